@@ -1,0 +1,72 @@
+//! Sources: read splits, remember positions.
+
+use crate::batch::Batch;
+use crate::error::TaskError;
+use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
+use arrow::datatypes::SchemaRef;
+use sluice_protocol::state::SplitState;
+use sluice_protocol::{CheckpointId, SubtaskIndex};
+
+/// What a poll brought.
+#[derive(Debug)]
+pub enum SourcePoll {
+    /// Rows, not empty.
+    Batch(Batch),
+    /// Nothing now; the waker will be called when there may be more.
+    Pending,
+    /// All splits are read to their end, and there will be no new ones.
+    Finished,
+}
+
+/// What a source is opened with.
+#[derive(Clone)]
+pub struct SourceContext {
+    /// Where it stands.
+    pub operator: OperatorContext,
+    /// Wakes the task.
+    pub waker: Waker,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// One subtask's reader.
+pub trait Source: Send {
+    /// Called once before any poll.
+    ///
+    /// # Errors
+    /// When the counterpart cannot be reached or the state does not fit.
+    fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError>;
+
+    /// The next rows, about `max_rows` at most. Never blocks for long (some milliseconds).
+    ///
+    /// # Errors
+    /// When reading fails.
+    fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError>;
+
+    /// The state of every split of this subtask: all rows handed out so far are before it, none after.
+    ///
+    /// # Errors
+    /// The checkpoint is declined.
+    fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError>;
+
+    /// A checkpoint is complete: a place to commit offsets for others to see.
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
+        let _ = checkpoint;
+    }
+}
+
+/// Makes the readers of a source, and says which subtask reads which split.
+pub trait SourceFactory: Send + Sync {
+    /// A new reader.
+    ///
+    /// # Errors
+    /// When the options are wrong.
+    fn create(&self) -> Result<Box<dyn Source>, TaskError>;
+
+    /// The schema of its rows.
+    fn schema(&self) -> SchemaRef;
+
+    /// The subtask that owns a split: a fixed function, so that a restore under another parallelism needs no
+    /// coordination (each reader discovers the splits it owns).
+    fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex;
+}

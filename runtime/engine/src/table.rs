@@ -1,0 +1,63 @@
+//! How SQL asks connectors for sources and sinks: tables as declared, and the catalog that knows connectors.
+
+use crate::sink::SinkFactory;
+use crate::source::SourceFactory;
+use arrow::datatypes::SchemaRef;
+use std::sync::Arc;
+
+/// A table as CREATE TABLE declares it.
+#[derive(Debug, Clone)]
+pub struct TableDescriptor {
+    /// Its name.
+    pub name: String,
+    /// Its physical columns.
+    pub schema: SchemaRef,
+    /// Positions of the PRIMARY KEY columns; empty without one.
+    pub primary_key: Vec<usize>,
+    /// The options of WITH in the order written, keys as written.
+    pub options: Vec<TableOption>,
+}
+
+/// One option of WITH.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableOption {
+    /// `scan.startup.mode`.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl TableDescriptor {
+    /// The value of an option.
+    #[must_use]
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options.iter().find(|option| option.key == key).map(|option| option.value.as_str())
+    }
+}
+
+/// A table that a connector refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("table '{table}': {message}")]
+pub struct TableError {
+    /// The table.
+    pub table: String,
+    /// The option at fault, when it is one: the place in the user's text is found by it.
+    pub option: Option<String>,
+    /// What is wrong, what was expected, and what to do.
+    pub message: String,
+}
+
+/// Knows the connectors.
+pub trait ConnectorCatalog: Send + Sync {
+    /// A source for the table. Checks every option, contacts nobody.
+    ///
+    /// # Errors
+    /// When the table cannot be read or an option is wrong or unknown.
+    fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError>;
+
+    /// A sink for the table. Checks every option, contacts nobody.
+    ///
+    /// # Errors
+    /// When the table cannot be written or an option is wrong or unknown.
+    fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError>;
+}

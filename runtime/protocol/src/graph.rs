@@ -1,0 +1,111 @@
+//! The shape of a job: what JobManager, planner and status know of a program without running it (design §2).
+//!
+//! Every process builds the same graph from the same program; only its fingerprint travels.
+
+use crate::ids::{OperatorUid, VertexId};
+use serde::{Deserialize, Serialize};
+
+/// Vertices in topological order and the edges between them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct JobGraph {
+    /// `vertices[i].id == VertexId(i)`.
+    pub vertices: Vec<Vertex>,
+    /// Edges, ordered by (from, to); the position of an edge is its number on the wire.
+    pub edges: Vec<Edge>,
+    /// Number of key groups.
+    pub max_parallelism: u16,
+}
+
+/// A chain of operators that runs as one task per subtask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vertex {
+    /// Its index.
+    pub id: VertexId,
+    /// What a person calls it: the chained operators joined by ` -> `.
+    pub name: String,
+    /// Number of subtasks.
+    pub parallelism: u32,
+    /// The operators of the chain, first to last; a source only as the first, a sink only as the last.
+    pub operators: Vec<OperatorInfo>,
+}
+
+/// One operator of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorInfo {
+    /// Stable id (design §9).
+    pub uid: OperatorUid,
+    /// What it is.
+    pub kind: OperatorKind,
+    /// What it does, for people: `GroupAggregate[app_id; COUNT(*)]`.
+    pub description: String,
+}
+
+/// What an operator is to checkpoints and restores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OperatorKind {
+    /// Has splits with positions.
+    Source,
+    /// Has no state.
+    Stateless,
+    /// Has state by key group.
+    Keyed,
+    /// Ends a chain.
+    Sink,
+}
+
+/// How rows get from one vertex to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    /// The producer.
+    pub from: VertexId,
+    /// The consumer.
+    pub to: VertexId,
+    /// The rule.
+    pub partitioning: Partitioning,
+}
+
+/// The rule that picks the receiving subtask of a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Partitioning {
+    /// Subtask i to subtask i; both sides have the same parallelism.
+    Forward,
+    /// By the key group of these columns (positions in the producer's schema).
+    Hash {
+        /// Key columns in order.
+        keys: Vec<usize>,
+    },
+    /// In turn.
+    Rebalance,
+    /// To all.
+    Broadcast,
+}
+
+impl JobGraph {
+    /// A fixed digest of the shape, compared when a TaskManager registers: 16 hex digits.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&text))
+    }
+
+    /// The largest parallelism: how many slots the job needs, since subtasks of all vertices share slots.
+    #[must_use]
+    pub fn slots_needed(&self) -> u32 {
+        self.vertices.iter().map(|vertex| vertex.parallelism).max().unwrap_or(0)
+    }
+
+    /// Number of subtasks over all vertices.
+    #[must_use]
+    pub fn subtasks(&self) -> u32 {
+        self.vertices.iter().map(|vertex| vertex.parallelism).sum()
+    }
+
+    /// Whether this vertex begins with a source.
+    #[must_use]
+    pub fn is_source(&self, vertex: VertexId) -> bool {
+        self.vertices
+            .get(vertex.0 as usize)
+            .and_then(|vertex| vertex.operators.first())
+            .is_some_and(|operator| operator.kind == OperatorKind::Source)
+    }
+}

@@ -1,0 +1,194 @@
+//! What JobManager and TaskManager say to each other (design §5, §6; N2, N4).
+//!
+//! Each message that concerns tasks carries its [`Run`]; the receiver refuses one of another run. The types
+//! are the ones that decisions use; sluice-rpc puts them on the wire.
+
+use crate::failure::Failure;
+use crate::ids::{CheckpointId, ProcessId, Run, SubtaskId, TaskManagerId};
+use crate::state::SubtaskState;
+use crate::time::{TimeSpan, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// From the JobManager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToTaskManager {
+    /// The registration was taken; the session lives while heartbeats come.
+    Registered {
+        /// Silence after which either side gives up the other.
+        heartbeat_timeout: TimeSpan,
+    },
+    /// The registration was refused; the process should end with this failure.
+    Refused(Failure),
+    /// I am here.
+    Heartbeat,
+    /// Run these tasks; answered by `TaskRunning` for each. Older runs must have ended first (N4).
+    Deploy(Box<Deployment>),
+    /// End all tasks of this run; answered by `TasksEnded`.
+    CancelTasks {
+        /// The run.
+        run: Run,
+    },
+    /// Sources of this run: emit the barrier.
+    TriggerCheckpoint {
+        /// The run.
+        run: Run,
+        /// The checkpoint.
+        barrier: Barrier,
+    },
+    /// Covers all earlier checkpoints too (B5).
+    CheckpointCompleted {
+        /// The run.
+        run: Run,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+    },
+    /// Only this one (B5).
+    CheckpointAborted {
+        /// The run.
+        run: Run,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+    },
+    /// The job has ended; the process should end.
+    Shutdown,
+}
+
+/// What flows with the rows and cuts the stream (B1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Barrier {
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// When the JobManager triggered it.
+    pub triggered_at: Timestamp,
+    /// The last completed checkpoint, whose objects this one may refer to (K6).
+    pub base: Option<CheckpointId>,
+}
+
+/// Tasks for one TaskManager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// The run they belong to.
+    pub run: Run,
+    /// Its tasks.
+    pub tasks: Vec<TaskDeployment>,
+    /// Where every subtask of the job runs.
+    pub placement: Vec<Placement>,
+    /// The directory for this run's files: `<generation>` below the job's directory, relative to the root of
+    /// checkpoint storage. `None` with storage `JobManager`: all state travels inline.
+    pub state_directory: Option<String>,
+}
+
+/// One task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskDeployment {
+    /// The subtask.
+    pub subtask: SubtaskId,
+    /// What it restores; `None` starts empty. Paths are absolute URIs.
+    pub restore: Option<SubtaskState>,
+}
+
+/// Where one subtask runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The subtask.
+    pub subtask: SubtaskId,
+    /// The process.
+    pub task_manager: TaskManagerId,
+    /// Its data address, `host:port`.
+    pub data_address: String,
+}
+
+/// From a TaskManager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromTaskManager {
+    /// The first message of a session.
+    Register(Registration),
+    /// I am here.
+    Heartbeat,
+    /// A task has restored its state and reads input.
+    TaskRunning {
+        /// The run.
+        run: Run,
+        /// The task.
+        subtask: SubtaskId,
+    },
+    /// A task has read all its input, and its results are out. It lives on and takes part in checkpoints until
+    /// the run ends, so finished sources do not stop checkpoints.
+    TaskFinished {
+        /// The run.
+        run: Run,
+        /// The task.
+        subtask: SubtaskId,
+    },
+    /// A task has failed.
+    TaskFailed {
+        /// The run.
+        run: Run,
+        /// The task.
+        subtask: SubtaskId,
+        /// Why.
+        failure: Failure,
+    },
+    /// No task of this run runs here any more.
+    TasksEnded {
+        /// The run.
+        run: Run,
+    },
+    /// A subtask's part of a checkpoint is safely stored.
+    Acknowledge {
+        /// The run.
+        run: Run,
+        /// The task.
+        subtask: SubtaskId,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Its state; paths relative to the checkpoint's directory.
+        state: SubtaskState,
+        /// How long what took.
+        metrics: CheckpointMetrics,
+    },
+    /// A subtask cannot take part in a checkpoint.
+    Decline {
+        /// The run.
+        run: Run,
+        /// The task.
+        subtask: SubtaskId,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// How a TaskManager introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// Its name.
+    pub task_manager: TaskManagerId,
+    /// Its random identity.
+    pub process: ProcessId,
+    /// The generation it was started for.
+    pub generation: crate::ids::Generation,
+    /// Tasks it runs at once per vertex.
+    pub slots: u32,
+    /// Where it takes data connections, `host:port`.
+    pub data_address: String,
+    /// Of the job graph it built.
+    pub fingerprint: String,
+}
+
+/// How long the parts of a subtask's checkpoint took, in milliseconds, and its size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointMetrics {
+    /// From the trigger to the first barrier.
+    pub start_delay_ms: u64,
+    /// From the first barrier to the last.
+    pub alignment_ms: u64,
+    /// In the task's thread.
+    pub sync_ms: u64,
+    /// Writing and uploading.
+    pub async_ms: u64,
+    /// Bytes of state.
+    pub bytes: u64,
+}

@@ -1,0 +1,124 @@
+//! Handles of state: what a subtask acknowledges, `_metadata` holds, and a restore hands out (design §4).
+//!
+//! Every object is named by a path relative to the directory of the `_metadata` that lists it, so a directory
+//! can be copied elsewhere and still be read. A [`StateData::File`] travels to TaskManagers with an absolute
+//! URI instead; [`StateData::resolve`] makes one of the other.
+
+use crate::ids::{KeyGroupRange, OperatorUid, SubtaskIndex};
+use serde::{Deserialize, Serialize};
+
+/// State below this many bytes travels in the acknowledgement and lives in `_metadata`.
+pub const INLINE_LIMIT: usize = 20 * 1024;
+
+/// Where the bytes of a piece of state are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "in")]
+pub enum StateData {
+    /// In the handle itself.
+    #[serde(rename = "metadata")]
+    Inline {
+        /// The bytes, in base64 when written as JSON.
+        #[serde(with = "base64_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// In an object of their own.
+    File {
+        /// Relative to the `_metadata`'s directory, or an absolute URI.
+        path: String,
+        /// Size in bytes.
+        size: u64,
+    },
+}
+
+impl StateData {
+    /// Size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Inline { bytes } => bytes.len() as u64,
+            Self::File { size, .. } => *size,
+        }
+    }
+
+    /// The same data with its path made absolute below `directory` (a URI without a trailing slash).
+    #[must_use]
+    pub fn resolve(&self, directory: &str) -> Self {
+        match self {
+            Self::File { path, size } if !path.contains("://") => {
+                let mut base = directory.trim_end_matches('/');
+                let mut rest = path.as_str();
+                while let Some(shorter) = rest.strip_prefix("../") {
+                    base = base.rsplit_once('/').map_or(base, |(parent, _)| parent);
+                    rest = shorter;
+                }
+                Self::File { path: format!("{base}/{rest}"), size: *size }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// Keyed state of one operator subtask: a Parquet file sorted by key group, its first column `key_group`
+/// (UInt16), one row group per run of key groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyedStateHandle {
+    /// Name of the state within the operator.
+    pub name: String,
+    /// Key groups in the file.
+    pub key_groups: KeyGroupRange,
+    /// Rows in the file.
+    pub rows: u64,
+    /// The bytes.
+    pub data: StateData,
+}
+
+/// The state of one source split: readable in `_metadata`, so that people see where a restore reads on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SplitState {
+    /// The split's id, such as `test-0`.
+    pub split: String,
+    /// Position, watermark, idle, finished: the source's own fields (W1).
+    pub state: serde_json::Value,
+}
+
+/// What one operator of one subtask stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatorSnapshot {
+    /// Whose state.
+    pub uid: OperatorUid,
+    /// Which subtask stored it.
+    pub subtask: SubtaskIndex,
+    /// State by key group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keyed: Vec<KeyedStateHandle>,
+    /// Source splits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub splits: Vec<SplitState>,
+}
+
+/// What one subtask acknowledges, and what it is given at a restore: the state of its chain's operators.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubtaskState {
+    /// In the order of the chain; operators without state are left out. At a restore, several snapshots of one
+    /// uid may be given, from subtasks that the receiving one takes over.
+    pub operators: Vec<OperatorSnapshot>,
+}
+
+mod base64_bytes {
+    //! Bytes as base64 text.
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,82 @@
+//! Object-store operations as values: decisions ask for them, an edge executes them and reports back.
+//!
+//! Keys are relative to the root of the job's checkpoint storage; a key that holds `://` is an absolute URI, which
+//! the edge opens with the job's storage options (a foreign restore). Assumptions about the store are those of
+//! docs/protocol.md: linearizable per key, put-if-absent, LIST consistent after PUT.
+
+use serde::{Deserialize, Serialize};
+
+/// Ties a reply to its operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId(pub u64);
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreOperation {
+    /// Put these bytes unless the key exists.
+    PutIfAbsent {
+        /// The key.
+        key: String,
+        /// The whole object.
+        bytes: Vec<u8>,
+    },
+    /// Read a whole object.
+    Get {
+        /// The key.
+        key: String,
+    },
+    /// All keys with this prefix that sort after `start_after`, in lexicographic order.
+    List {
+        /// The prefix.
+        prefix: String,
+        /// Exclusive lower bound.
+        start_after: Option<String>,
+    },
+    /// Remove objects; absent ones are no error.
+    Delete {
+        /// The keys.
+        keys: Vec<String>,
+    },
+}
+
+/// The answer to an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreReply {
+    /// The put took effect.
+    Put,
+    /// The key exists already (412 or 409). Says nothing of whose put it was.
+    Exists,
+    /// The object.
+    Object(Vec<u8>),
+    /// No such object.
+    Absent,
+    /// The keys.
+    Keys(Vec<String>),
+    /// The deletes were accepted.
+    Deleted,
+    /// No usable answer: the operation may or may not have taken effect.
+    Failed(StoreFailure),
+}
+
+/// Why an operation has no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreFailure {
+    /// What waiting does about it.
+    pub kind: StoreFailureKind,
+    /// What was tried, where, what came back, and what to do.
+    pub message: String,
+}
+
+/// What waiting does about a failure of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum StoreFailureKind {
+    /// Timeout, connection refused, 5xx, throttling: try again.
+    Unreachable,
+    /// Wrong credentials or no permission: a person must act; trying again with backoff does no harm.
+    Denied,
+    /// The bucket or the directory does not exist: a person must act.
+    MissingBucket,
+    /// The store does not do what the ledger needs (L7), or refuses the request as malformed.
+    Unsuitable,
+}

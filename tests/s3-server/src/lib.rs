@@ -1,0 +1,1 @@
+//! sluice-test-s3
