@@ -1,1 +1,9 @@
-//! sluice-tests
+//! Tests that cross crates and need no cluster (design §11): the seeded simulation, SQL golden files, and jobs as
+//! plain processes with a real broker and a real S3 server.
+//!
+//! - [`simulation`]: the protocol under a seed. - [`harness`]: real services and processes.
+
+// A test's helper panics: that is how a test fails.
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
+
+pub mod harness;

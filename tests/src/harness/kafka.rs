@@ -1,0 +1,151 @@
+//! The broker as tests see it: topics made, records produced and read, all with deadlines.
+
+use anyhow::{Context as _, bail};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::{Offset, TopicPartitionList};
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A record read back.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Its key.
+    pub key: Option<Vec<u8>>,
+    /// Its value; `None` is a tombstone.
+    pub value: Option<Vec<u8>>,
+}
+
+fn config(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    config
+}
+
+/// Makes topics, each with so many partitions.
+///
+/// # Errors
+/// When the broker refuses or does not answer.
+pub async fn create_topics(bootstrap: &str, topics: &[(&str, i32)]) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> = config(bootstrap).create()?;
+    let topics: Vec<_> =
+        topics.iter().map(|(name, partitions)| NewTopic::new(name, *partitions, TopicReplication::Fixed(1))).collect();
+    let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
+    for result in admin.create_topics(&topics, &options).await? {
+        result.map_err(|(topic, code)| anyhow::anyhow!("topic {topic}: {code}"))?;
+    }
+    Ok(())
+}
+
+/// A producer of test input.
+pub struct Producer {
+    producer: ThreadedProducer<DefaultProducerContext>,
+}
+
+impl Producer {
+    /// Connects lazily.
+    ///
+    /// # Errors
+    /// When the options are refused.
+    pub fn new(bootstrap: &str) -> anyhow::Result<Self> {
+        let producer = config(bootstrap)
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "5")
+            .set("queue.buffering.max.messages", "1000000")
+            .create()?;
+        Ok(Self { producer })
+    }
+
+    /// Sends one record, waiting for room in the queue.
+    ///
+    /// # Errors
+    /// When the broker stays away.
+    pub fn send(&self, topic: &str, partition: i32, value: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut record: BaseRecord<'_, (), str> = BaseRecord::to(topic).partition(partition).payload(value);
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) if Instant::now() < deadline => {
+                    record = back;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err((error, _)) => return Err(error).context("producing test input"),
+            }
+        }
+    }
+
+    /// Waits until all is delivered.
+    ///
+    /// # Errors
+    /// When it is not after the timeout.
+    pub fn flush(&self) -> anyhow::Result<()> {
+        self.producer.flush(TIMEOUT).context("flushing test input")
+    }
+}
+
+/// Everything that a topic holds now, partition by partition.
+///
+/// # Errors
+/// When the broker does not answer or the records do not come.
+pub fn read_all(bootstrap: &str, topic: &str) -> anyhow::Result<Vec<Record>> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", "sluice-test-reader")
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "false")
+        .create()?;
+    let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
+    let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+    if partitions == 0 {
+        bail!("topic {topic} does not exist");
+    }
+    let mut records = Vec::new();
+    for partition in 0..i32::try_from(partitions)? {
+        read_partition(&consumer, topic, partition, &mut records)?;
+    }
+    Ok(records)
+}
+
+fn read_partition(consumer: &BaseConsumer, topic: &str, partition: i32, records: &mut Vec<Record>) -> anyhow::Result<()> {
+    let (low, high) = consumer.fetch_watermarks(topic, partition, TIMEOUT)?;
+    if low >= high {
+        return Ok(());
+    }
+    let mut assignment = TopicPartitionList::new();
+    assignment.add_partition_offset(topic, partition, Offset::Offset(low))?;
+    consumer.assign(&assignment)?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if Instant::now() > deadline {
+            bail!("reading {topic}-{partition}: {high} records expected, {} came within 60 s", records.len());
+        }
+        let Some(message) = consumer.poll(Duration::from_millis(200)) else { continue };
+        let message = message?;
+        if message.offset() < high {
+            records.push(Record { key: message.key().map(<[u8]>::to_vec), value: message.payload().map(<[u8]>::to_vec) });
+        }
+        if message.offset() + 1 >= high {
+            return Ok(());
+        }
+    }
+}
+
+/// The number of records that a topic has taken so far.
+///
+/// # Errors
+/// When the broker does not answer.
+pub fn end_offsets(bootstrap: &str, topic: &str) -> anyhow::Result<i64> {
+    let consumer: BaseConsumer = config(bootstrap).set("group.id", "sluice-test-reader").create()?;
+    let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
+    let mut sum = 0;
+    for partition in metadata.topics().first().into_iter().flat_map(|topic| topic.partitions()) {
+        sum += consumer.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1;
+    }
+    Ok(sum)
+}
