@@ -1,0 +1,190 @@
+//! What the controller and the command line ask of a JobManager: its status as a stream, and commands.
+//!
+//! [`ControlClient`] is thin: it connects, sets deadlines, converts, and never retries; who holds it decides what
+//! a lost stream means (C1).
+
+use crate::transport::{self, MESSAGE_LIMIT};
+pub use crate::v1::job_manager_control_client::JobManagerControlClient;
+pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
+pub use crate::v1::{CommandReply, CommandRequest, JobReference, StatusUpdate, WatchRequest};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use sluice_protocol::job_master::Command;
+use sluice_protocol::status::JobStatus;
+use sluice_protocol::{Generation, JobId};
+use std::time::Duration;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+/// Deadline of a command, and of the answer that opens a status stream.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What can go wrong between a JobManager and whoever asks it.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody answers.
+    #[error("JobManager at '{address}' cannot be reached: {message}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// What came back.
+        message: String,
+    },
+    /// Somebody answers who is not the JobManager that was meant.
+    #[error("JobManager at '{address}' is another one: {message}")]
+    AnotherJobManager {
+        /// Where.
+        address: String,
+        /// What it said.
+        message: String,
+    },
+    /// It answers something that cannot be read, or refuses the request.
+    #[error("JobManager at '{address}' answered '{code:?}': {message}")]
+    Refused {
+        /// Where.
+        address: String,
+        /// gRPC's code.
+        code: Code,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A connection to one JobManager.
+#[derive(Debug, Clone)]
+pub struct ControlClient {
+    client: JobManagerControlClient<Channel>,
+    address: String,
+}
+
+impl ControlClient {
+    /// Connects to `host:port`.
+    ///
+    /// # Errors
+    /// When the address is none or nobody answers there.
+    pub async fn connect(address: &str) -> Result<Self, ControlError> {
+        let unreachable = |error: tonic::transport::Error| ControlError::Unreachable {
+            address: address.to_owned(),
+            message: with_causes(&error),
+        };
+        let channel = transport::endpoint(address).map_err(unreachable)?.connect().await.map_err(unreachable)?;
+        let client = JobManagerControlClient::new(channel)
+            .max_decoding_message_size(MESSAGE_LIMIT)
+            .max_encoding_message_size(MESSAGE_LIMIT);
+        Ok(Self { client, address: address.to_owned() })
+    }
+
+    /// The job's status: now, and whenever it changes. The stream ends when the JobManager does.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or it is the JobManager of another job or generation.
+    pub async fn watch(
+        &self,
+        job: &JobId,
+        generation: Generation,
+    ) -> Result<BoxStream<'static, Result<JobStatus, ControlError>>, ControlError> {
+        let request = WatchRequest { job: Some(JobReference::from(job)), generation: generation.0 };
+        let mut client = self.client.clone();
+        // No deadline on the request itself: it would end the stream.
+        let call = async move { client.watch(Request::new(request)).await };
+        let stream = self.within_deadline(call).await?.into_inner();
+        let address = self.address.clone();
+        Ok(stream
+            .map_err({
+                let address = address.clone();
+                move |status| from_status(&address, &status)
+            })
+            .and_then(move |update| futures::future::ready(read_status(&address, &update)))
+            .boxed())
+    }
+
+    /// Asks for something. `request_id` names the request: repeated, it is not run twice. Whether it was handed
+    /// to the control loop by this call.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or refuses.
+    pub async fn execute(
+        &self,
+        generation: Generation,
+        request_id: &str,
+        command: &Command,
+    ) -> Result<bool, ControlError> {
+        let command = serde_json::to_vec(command).map_err(|error| ControlError::Refused {
+            address: self.address.clone(),
+            code: Code::InvalidArgument,
+            message: error.to_string(),
+        })?;
+        let request = CommandRequest { generation: generation.0, request_id: request_id.to_owned(), command };
+        let mut client = self.client.clone();
+        let call = async move { client.execute(Request::new(request)).await };
+        Ok(self.within_deadline(call).await?.into_inner().newly_accepted)
+    }
+
+    async fn within_deadline<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, ControlError> {
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(answer) => answer.map_err(|status| from_status(&self.address, &status)),
+            Err(_) => Err(ControlError::Unreachable {
+                address: self.address.clone(),
+                message: format!("no answer within {CALL_TIMEOUT:?}"),
+            }),
+        }
+    }
+}
+
+/// The service as a server runs it, with this crate's limits.
+#[must_use]
+pub fn service<T: JobManagerControl>(control: T) -> JobManagerControlServer<T> {
+    JobManagerControlServer::new(control)
+        .max_decoding_message_size(MESSAGE_LIMIT)
+        .max_encoding_message_size(MESSAGE_LIMIT)
+}
+
+impl From<&JobId> for JobReference {
+    fn from(job: &JobId) -> Self {
+        Self { namespace: job.namespace.clone(), name: job.name.clone(), uid: job.uid.clone() }
+    }
+}
+
+impl From<JobReference> for JobId {
+    fn from(job: JobReference) -> Self {
+        Self { namespace: job.namespace, name: job.name, uid: job.uid }
+    }
+}
+
+/// One status as it is sent.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn status_update(status: &JobStatus) -> Result<StatusUpdate, serde_json::Error> {
+    Ok(StatusUpdate { status: serde_json::to_vec(status)? })
+}
+
+fn read_status(address: &str, update: &StatusUpdate) -> Result<JobStatus, ControlError> {
+    serde_json::from_slice(&update.status).map_err(|error| ControlError::Refused {
+        address: address.to_owned(),
+        code: Code::DataLoss,
+        message: format!("StatusUpdate.status is not the JSON of a job status: {error}"),
+    })
+}
+
+fn from_status(address: &str, status: &Status) -> ControlError {
+    let address = address.to_owned();
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+            ControlError::Unreachable { address, message: with_causes(status) }
+        }
+        Code::FailedPrecondition => ControlError::AnotherJobManager { address, message },
+        code => ControlError::Refused { address, code, message },
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

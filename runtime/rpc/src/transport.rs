@@ -1,0 +1,42 @@
+//! How connections are opened and kept: one place for limits and keepalive, so that both sides agree.
+//!
+//! A connection that breaks without a word (a node that is gone) is noticed after [`KEEPALIVE_INTERVAL`] plus
+//! [`KEEPALIVE_TIMEOUT`]; one that is closed (a process that dies) at once.
+
+use std::time::Duration;
+use tonic::transport::{Endpoint, Error, Server};
+
+/// Largest message: a deployment with all inline state, or an acknowledgement with state kept in the JobManager.
+pub const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
+
+/// A ping is sent after this much silence.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A ping that is not answered for this long ends the connection.
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Longest wait for a connection to open.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The address of a server with the settings of this crate. `address` is `host:port` or a URL.
+///
+/// # Errors
+/// When it is not an address.
+pub fn endpoint(address: &str) -> Result<Endpoint, Error> {
+    let url = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    Ok(Endpoint::from_shared(url)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true))
+}
+
+/// A server with the settings of this crate.
+#[must_use]
+pub fn server() -> Server {
+    Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
