@@ -1,1 +1,187 @@
-//! sluice-e2e
+//! What the tests on a cluster share: kubectl, the operator's installation, jobs and their pods.
+//!
+//! The same suite runs on any cluster; `cargo verify` brings one up (e2e/testbed) and names everything:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `KUBECONFIG` | the cluster |
+//! | `SLUICE_TEST_HELM` | the helm binary; `helm` when unset |
+//! | `SLUICE_TEST_RUNTIME_IMAGE`, `SLUICE_TEST_CONTROLLER_IMAGE` | images that the cluster's nodes have |
+//! | `SLUICE_TEST_KAFKA`, `SLUICE_TEST_KAFKA_PODS` | bootstrap address for the test, and for pods |
+//! | `SLUICE_TEST_S3_PODS` | the S3 server's URL for pods; keys and bucket as for the other suites |
+//!
+//! Without them the tests skip and say so; with `CI=true` they fail instead.
+
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
+
+pub mod job;
+
+use anyhow::{Context as _, bail};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// A cluster with the operator on it.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Bootstrap address for the test.
+    pub kafka: String,
+    /// Bootstrap address for pods.
+    pub kafka_pods: String,
+    /// URL of the S3 server for pods.
+    pub s3_pods: String,
+    /// Its bucket.
+    pub bucket: String,
+    access_key: String,
+    secret_key: String,
+    runtime_image: String,
+    controller_image: String,
+    helm: String,
+}
+
+static INSTALLED: OnceLock<()> = OnceLock::new();
+
+impl Cluster {
+    /// The cluster that the environment names, with the operator installed; `None` where there is none.
+    ///
+    /// # Panics
+    /// With `CI=true` and without a cluster, or when the operator cannot be installed.
+    #[must_use]
+    pub fn from_environment() -> Option<Self> {
+        let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let cluster = (|| {
+            read("KUBECONFIG")?;
+            Some(Self {
+                kafka: read("SLUICE_TEST_KAFKA")?,
+                kafka_pods: read("SLUICE_TEST_KAFKA_PODS")?,
+                s3_pods: read("SLUICE_TEST_S3_PODS")?,
+                bucket: read("SLUICE_TEST_S3_BUCKET")?,
+                access_key: read("SLUICE_TEST_S3_ACCESS_KEY")?,
+                secret_key: read("SLUICE_TEST_S3_SECRET_KEY")?,
+                runtime_image: read("SLUICE_TEST_RUNTIME_IMAGE")?,
+                controller_image: read("SLUICE_TEST_CONTROLLER_IMAGE")?,
+                helm: read("SLUICE_TEST_HELM").unwrap_or_else(|| "helm".to_owned()),
+            })
+        })();
+        let Some(cluster) = cluster else {
+            assert!(read("CI").is_none_or(|ci| ci != "true"), "CI=true, but no cluster is named (see e2e/src/lib.rs)");
+            println!("skipped: no cluster named (KUBECONFIG, SLUICE_TEST_*); `cargo verify --suite e2e` brings one up");
+            return None;
+        };
+        INSTALLED.get_or_init(|| cluster.install().expect("the operator"));
+        Some(cluster)
+    }
+
+    /// Installs or upgrades both charts and waits for the controller.
+    fn install(&self) -> anyhow::Result<()> {
+        let charts = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts");
+        self.helm(&["upgrade", "--install", "sluice-crds", &format!("{charts}/sluice-crds")])?;
+        let (repository, tag) = split_image(&self.controller_image);
+        self.helm(&[
+            "upgrade",
+            "--install",
+            "sluice",
+            &format!("{charts}/sluice"),
+            "--namespace",
+            "sluice-system",
+            "--create-namespace",
+            "--set",
+            &format!("image.repository={repository},image.tag={tag},runtimeImage={}", self.runtime_image),
+            "--wait",
+            "--timeout",
+            "120s",
+        ])?;
+        Ok(())
+    }
+
+    fn helm(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        run(Command::new(&self.helm).args(arguments), None)
+    }
+
+    /// Makes a namespace with the Secret `s3`, deleted again when the guard is dropped.
+    ///
+    /// # Errors
+    /// When the cluster refuses.
+    pub fn namespace(&self, prefix: &str) -> anyhow::Result<Namespace> {
+        let name = sluice_tests::harness::unique(prefix);
+        kubectl(&["create", "namespace", &name])?;
+        kubectl(&["label", "namespace", &name, "pod-security.kubernetes.io/enforce=restricted"])?;
+        kubectl(&[
+            "-n",
+            &name,
+            "create",
+            "secret",
+            "generic",
+            "s3",
+            &format!("--from-literal=AWS_ACCESS_KEY_ID={}", self.access_key),
+            &format!("--from-literal=AWS_SECRET_ACCESS_KEY={}", self.secret_key),
+        ])?;
+        Ok(Namespace { name })
+    }
+}
+
+/// A namespace of a test's own.
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            print_story(&self.name);
+        }
+        let _ = kubectl(&["delete", "namespace", &self.name, "--wait=false"]);
+    }
+}
+
+/// What a person would look at after a failure.
+fn print_story(namespace: &str) {
+    for arguments in [
+        &["-n", namespace, "get", "streamjobs,pods,services,configmaps", "-o", "wide"] as &[&str],
+        &["-n", namespace, "get", "streamjobs", "-o", "yaml"],
+        &["-n", namespace, "get", "events"],
+        &["-n", namespace, "logs", "-l", "app.kubernetes.io/managed-by=sluice", "--tail=40", "--prefix"],
+        &["-n", "sluice-system", "logs", "-l", "app.kubernetes.io/name=sluice", "--tail=60"],
+    ] {
+        println!("$ kubectl {}\n{}", arguments.join(" "), kubectl(arguments).unwrap_or_else(|error| error.to_string()));
+    }
+}
+
+/// Runs kubectl and gives what it printed.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
+    run(Command::new("kubectl").args(["--request-timeout=30s"]).args(arguments), None)
+}
+
+/// `kubectl apply -f -`.
+///
+/// # Errors
+/// When the API server refuses, with what it said.
+pub fn apply(namespace: &str, manifest: &str) -> anyhow::Result<String> {
+    run(Command::new("kubectl").args(["-n", namespace, "apply", "-f", "-"]), Some(manifest))
+}
+
+fn run(command: &mut Command, input: Option<&str>) -> anyhow::Result<String> {
+    let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+    let mut child = command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
+    if let (Some(mut pipe), Some(text)) = (child.stdin.take(), input) {
+        pipe.write_all(text.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn split_image(image: &str) -> (&str, &str) {
+    image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((image, "latest"))
+}

@@ -8,6 +8,7 @@ pub mod job;
 pub mod kafka;
 pub mod pageviews;
 pub mod process;
+pub mod s3;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
