@@ -5,11 +5,13 @@
 //!
 //! The map:
 //! - [`batch`]: the unit of the data path, rows with their kinds.
+//! - [`channel`]: bounded queues between tasks, and frames as bytes.
 //! - [`operator`], [`source`], [`sink`]: what a program is made of; [`program`]: how it is put together.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
 //! - [`error`]: what a task can fail with.
 
 pub mod batch;
+pub mod channel;
 pub mod error;
 pub mod operator;
 pub mod program;
