@@ -9,6 +9,7 @@ use crate::graph::JobGraph;
 use crate::ids::{Generation, JobId, ProcessId};
 use crate::message::{FromTaskManager, ToTaskManager};
 use crate::options::JobOptions;
+use crate::restart::FailureCounts;
 use crate::store::{OperationId, StoreOperation, StoreReply};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,26 @@ pub struct JobMasterConfig {
     pub options: JobOptions,
     /// URI of the root of checkpoint storage without a trailing slash; `None` with storage `JobManager`.
     pub storage_uri: Option<String>,
+    /// The store's endpoint when it passed the probe of L7 before this start; recorded in `Started`.
+    pub probed: Option<String>,
+    /// The failures that the controller's status holds; merged with the ledger's (F1). Empty for a local run.
+    pub failures: FailureCounts,
+    #[doc(hidden)]
+    pub planted: Planted,
+}
+
+/// Bugs planted on purpose, so that tests can prove that they would be found. All off outside tests.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Planted {
+    /// L3, L4 broken: supersession is never noticed, first entries of generations are trimmed.
+    pub no_fence: bool,
+    /// L2 broken: an append without a clear answer counts as failed and its number is used again.
+    pub unclear_append_is_failure: bool,
+    /// L2 broken: 412 of an own put is taken for another's.
+    pub own_append_is_foreign: bool,
+    /// N3 broken: the directive's conditions are not checked.
+    pub no_directive_check: bool,
 }
 
 /// What a start carries (N3).

@@ -12,6 +12,7 @@
 //! - [`message`]: what JobManager and TaskManager say to each other.
 //! - [`store`]: object-store operations as values, so that decisions can ask for them without doing them.
 //! - [`job_master`]: the JobManager's decisions: events in, actions out; [`status`]: what it tells people.
+//! - [`restart`]: whether and when a failed job runs again (F1).
 //! - [`failure`]: whose fault, retry how, and the exit record of a process.
 
 pub mod failure;
@@ -21,6 +22,7 @@ pub mod job_master;
 pub mod key_group;
 pub mod message;
 pub mod options;
+pub mod restart;
 pub mod state;
 pub mod status;
 pub mod store;
@@ -30,7 +32,7 @@ pub use ids::{
     AppendId, Attempt, CheckpointId, Generation, JobId, KeyGroup, KeyGroupRange, OperatorUid, ProcessId, Run,
     SubtaskId, SubtaskIndex, TaskManagerId, VertexId,
 };
-pub use time::{Timestamp, TimeSpan};
+pub use time::{TimeSpan, Timestamp};
 
 /// The seam through which randomness enters: the next random number.
 ///

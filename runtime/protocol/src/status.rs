@@ -3,6 +3,7 @@
 
 use crate::failure::FailureRecord;
 use crate::ids::{Attempt, CheckpointId, Generation, TaskManagerId};
+use crate::restart::FailureCounts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,8 @@ pub struct JobStatus {
     pub attempt: Attempt,
     /// Failed attempts so far under this revision of the spec (F1).
     pub failed_attempts: u64,
+    /// The counts behind it: what the controller merges into its own and hands to the next generation (F1).
+    pub failure_counts: FailureCounts,
     /// Number of the last ledger entry known (N3's m); 0 = none.
     pub ledger_entry: u64,
     /// Since when the state is what it is.

@@ -1,0 +1,139 @@
+//! The policies against hand-computed sequences of failures.
+use super::*;
+use crate::options::NoRestart;
+
+const SECOND: u64 = 1000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * SECOND)
+}
+
+fn attempt(generation: u64, attempt: u32) -> CountedFailure {
+    CountedFailure::Attempt(Generation(generation), Attempt(attempt))
+}
+
+fn fixed(attempts: u32) -> RestartPolicy {
+    RestartPolicy::FixedDelay { attempts, delay: TimeSpan::from_secs(1) }
+}
+
+#[test]
+fn without_a_spec_the_default_depends_on_checkpointing() {
+    assert_eq!(RestartPolicy::from_spec(None, false), Ok(RestartPolicy::None));
+    let expected = RestartPolicy::FixedDelay { attempts: 2_147_483_647, delay: TimeSpan::from_secs(1) };
+    assert_eq!(RestartPolicy::from_spec(None, true), Ok(expected));
+}
+
+#[test]
+fn two_strategies_are_refused_by_name() {
+    let spec =
+        RestartStrategySpec { fixed_delay: Some(FixedDelay::default()), failure_rate: None, none: Some(NoRestart {}) };
+    let error = RestartPolicy::from_spec(Some(&spec), true).unwrap_err().to_string();
+    assert!(error.contains("fixedDelay and none"), "{error}");
+    assert_eq!(
+        RestartPolicy::from_spec(Some(&RestartStrategySpec::default()), true),
+        Err(InvalidRestartStrategy::Empty)
+    );
+}
+
+#[test]
+fn a_rate_beyond_the_window_is_refused() {
+    let rate = FailureRate { max_failures: 64, ..FailureRate::default() };
+    let spec = RestartStrategySpec { failure_rate: Some(rate), ..RestartStrategySpec::default() };
+    assert_eq!(RestartPolicy::from_spec(Some(&spec), true), Err(InvalidRestartStrategy::WindowTooLarge { found: 64 }));
+}
+
+#[test]
+fn fixed_delay_gives_up_after_its_attempts() {
+    let policy = fixed(2);
+    let mut counts = FailureCounts::new(1);
+    let restart = |time: u64| RestartDecision::RestartAt(at(time));
+    assert_eq!(policy.on_failure(&mut counts, attempt(1, 1), None, at(10)), restart(11));
+    assert_eq!(policy.on_failure(&mut counts, attempt(1, 2), None, at(20)), restart(21));
+    let RestartDecision::GiveUp { reason } = policy.on_failure(&mut counts, attempt(1, 3), None, at(30)) else {
+        panic!("the third failure must end it");
+    };
+    assert!(reason.contains("allows 2 restarts") && reason.contains("failure 3"), "{reason}");
+}
+
+#[test]
+fn a_failure_before_the_planned_restart_joins_it() {
+    let policy = fixed(1);
+    let mut counts = FailureCounts::new(1);
+    let first = policy.on_failure(&mut counts, attempt(1, 1), None, at(10));
+    assert_eq!(first, RestartDecision::RestartAt(at(11)));
+    let joined =
+        policy.on_failure(&mut counts, CountedFailure::JobManager(Generation(1)), Some(at(11)), Timestamp(10_500));
+    assert_eq!(joined, first);
+    assert_eq!(counts.total(), 1);
+}
+
+#[test]
+fn failure_rate_slides() {
+    let policy = RestartPolicy::FailureRate {
+        max_failures: 1,
+        interval: TimeSpan::from_secs(60),
+        delay: TimeSpan::from_secs(1),
+    };
+    let mut counts = FailureCounts::new(1);
+    assert_eq!(policy.on_failure(&mut counts, attempt(1, 1), None, at(0)), RestartDecision::RestartAt(at(1)));
+    assert_eq!(policy.on_failure(&mut counts, attempt(1, 2), None, at(60)), RestartDecision::RestartAt(at(61)));
+    let third = policy.on_failure(&mut counts, attempt(2, 1), None, at(119));
+    assert!(matches!(third, RestartDecision::GiveUp { .. }), "{third:?}");
+}
+
+#[test]
+fn the_same_loss_counts_once() {
+    let mut counts = FailureCounts::new(1);
+    counts.record(CountedFailure::JobManager(Generation(3)), at(1));
+    counts.record(CountedFailure::JobManager(Generation(3)), at(9));
+    counts.record(attempt(3, 1), at(2));
+    counts.record(attempt(3, 1), at(3));
+    assert_eq!(counts.total(), 2);
+}
+
+#[test]
+fn ledger_and_status_merge_by_maximum() {
+    let mut ledger = FailureCounts::new(1);
+    ledger.record(attempt(1, 1), at(1));
+    ledger.record(attempt(1, 2), at(2));
+    let mut status = FailureCounts::new(1);
+    status.record(attempt(1, 1), at(1));
+    status.record(CountedFailure::JobManager(Generation(1)), at(3));
+    let mut one_way = ledger.clone();
+    one_way.merge(&status);
+    let mut other_way = status.clone();
+    other_way.merge(&ledger);
+    assert_eq!(one_way, other_way);
+    assert_eq!(one_way.total(), 3);
+    let again = one_way.clone();
+    one_way.merge(&again);
+    assert_eq!(one_way, again);
+}
+
+#[test]
+fn a_new_revision_starts_a_new_count() {
+    let mut old = FailureCounts::new(1);
+    old.record(attempt(1, 1), at(1));
+    let mut new = FailureCounts::new(2);
+    new.merge(&old);
+    assert_eq!(new.total(), 0);
+    old.merge(&new);
+    assert_eq!(old, new);
+}
+
+#[test]
+fn many_generations_are_summed_without_losing_one() {
+    let mut all = FailureCounts::new(1);
+    for generation in 1..=100 {
+        all.record(attempt(generation, 1), at(generation));
+        all.record(CountedFailure::JobManager(Generation(generation)), at(generation));
+    }
+    assert_eq!(all.total(), 200);
+    assert!(all.generations.len() <= GENERATIONS_LIMIT && all.window.len() <= WINDOW_LIMIT);
+    let mut partial = FailureCounts::new(1);
+    for generation in 90..=101 {
+        partial.record(CountedFailure::JobManager(Generation(generation)), at(generation));
+    }
+    partial.merge(&all);
+    assert_eq!(partial.total(), 201);
+}
