@@ -1,0 +1,216 @@
+//! What an S3 server's refusal means: for the caller's next step ([`StoreFailureKind`]) and for a person.
+
+use crate::{StoreFailure, StoreFailureKind, unreachable, unsuitable};
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_s3::config::http::HttpResponse;
+use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use std::error::Error;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+/// What was tried, where.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub operation: &'static str,
+    pub uri: &'a str,
+    pub bucket: &'a str,
+    pub key: &'a str,
+    pub endpoint: &'a str,
+}
+
+impl Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{} at {}", self.operation, self.uri, self.key, self.endpoint)
+    }
+}
+
+impl Place<'_> {
+    pub(super) fn timed_out(&self, deadline: Duration) -> StoreFailure {
+        unreachable(format!(
+            "{self}: no answer within {deadline:?}; check that the server is up and reachable from here"
+        ))
+    }
+
+    pub(super) fn broken_off(&self, error: &dyn Error) -> StoreFailure {
+        unreachable(format!("{self}: the answer broke off: {}", DisplayErrorContext(error)))
+    }
+
+    pub(super) fn not_built(&self, error: &dyn Error) -> StoreFailure {
+        unsuitable(format!("{self}: the request could not be built: {}", DisplayErrorContext(error)))
+    }
+
+    /// The failure that this refusal is, with what a person can do about it.
+    pub(super) fn failure(&self, refusal: &Refusal) -> StoreFailure {
+        let (kind, advice) = refusal.verdict(self);
+        StoreFailure { kind, message: format!("{self}: {refusal}; {advice}") }
+    }
+}
+
+/// An answer that is not success, or the lack of one.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The server answered.
+    Answer { status: u16, code: String, message: String },
+    /// No credentials were found or they could not be had.
+    Credentials { missing: bool, message: String },
+    /// No connection, or it broke.
+    Connection(String),
+    /// The request never left.
+    Request(String),
+}
+
+impl Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answer { status, code, message } => {
+                let status = if *status == 0 { String::new() } else { format!("{status} ") };
+                let separator = if message.is_empty() { "" } else { ": " };
+                write!(f, "{status}{code}{separator}{message}")
+            }
+            Self::Credentials { missing: true, .. } => f.write_str("no credentials were found"),
+            Self::Credentials { message, .. } => write!(f, "credentials could not be had: {message}"),
+            Self::Connection(message) | Self::Request(message) => f.write_str(message),
+        }
+    }
+}
+
+impl Refusal {
+    /// From an error inside an answer that is a success as a whole.
+    pub(super) fn from_code(code: &str, message: &str) -> Self {
+        Self::Answer { status: 0, code: code.to_owned(), message: message.to_owned() }
+    }
+
+    fn status_and_code(&self) -> (u16, &str) {
+        match self {
+            Self::Answer { status, code, .. } => (*status, code),
+            _ => (0, ""),
+        }
+    }
+
+    /// A conditional put met an object, or another put under way.
+    pub(super) fn is_taken(&self) -> bool {
+        matches!(self.status_and_code(), (412, _) | (_, "PreconditionFailed" | "ConditionalRequestConflict"))
+    }
+
+    /// There is no such object, in a bucket that exists.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self.status_and_code(), (_, "NoSuchKey" | "NotFound") | (404, ""))
+    }
+
+    /// A range begins past the end of the object.
+    pub(super) fn is_past_end(&self) -> bool {
+        matches!(self.status_and_code(), (416, _) | (_, "InvalidRange"))
+    }
+
+    fn verdict(&self, place: &Place<'_>) -> (StoreFailureKind, String) {
+        let (status, code) = match self {
+            Self::Answer { status, code, .. } => (*status, code.as_str()),
+            Self::Credentials { missing: false, .. } | Self::Connection(_) => {
+                let advice = "check that the server is up and reachable from here, and storageOptions.endpoint";
+                return (StoreFailureKind::Unreachable, advice.to_owned());
+            }
+            Self::Credentials { missing: true, .. } => {
+                let advice = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (on Kubernetes: name a Secret in \
+                              storageOptions.credentialsSecret), or use web identity";
+                return (StoreFailureKind::Denied, advice.to_owned());
+            }
+            Self::Request(_) => return (StoreFailureKind::Unsuitable, "check storage and storageOptions".to_owned()),
+        };
+        verdict_of_answer(status, code, place)
+    }
+}
+
+fn verdict_of_answer(status: u16, code: &str, place: &Place<'_>) -> (StoreFailureKind, String) {
+    let bucket = place.bucket;
+    match (status, code) {
+        (_, "NoSuchBucket") => (
+            StoreFailureKind::MissingBucket,
+            format!("the bucket '{bucket}' does not exist: create it or correct checkpointing.storage"),
+        ),
+        (_, "RequestTimeTooSkewed") => (StoreFailureKind::Denied, "set this machine's clock".to_owned()),
+        (
+            _,
+            "AccessDenied"
+            | "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+            | "ExpiredToken"
+            | "InvalidToken"
+            | "TokenRefreshRequired"
+            | "AccountProblem"
+            | "AllAccessDisabled",
+        )
+        | (401 | 403, _) => (
+            StoreFailureKind::Denied,
+            format!("check the credentials and that they may read, write, list and delete in the bucket '{bucket}'"),
+        ),
+        (301 | 307, _)
+        | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+            let advice = "set storageOptions.region and endpoint to the bucket's, and pathStyle if the server wants it";
+            (StoreFailureKind::Unsuitable, advice.to_owned())
+        }
+        (501, _) | (_, "NotImplemented") => {
+            (StoreFailureKind::Unsuitable, "this server lacks what checkpoints need; use another".to_owned())
+        }
+        (408 | 409 | 429 | 500.., _)
+        | (_, "SlowDown" | "InternalError" | "ServiceUnavailable" | "RequestTimeout" | "OperationAborted") => {
+            (StoreFailureKind::Unreachable, "the server is in trouble or busy; see its own log".to_owned())
+        }
+        (404, _) => (
+            StoreFailureKind::Unsuitable,
+            "nothing is found at this address: check checkpointing.storage, storageOptions.endpoint and pathStyle"
+                .to_owned(),
+        ),
+        _ => (StoreFailureKind::Unsuitable, "check storage and storageOptions".to_owned()),
+    }
+}
+
+impl<E> From<SdkError<E, HttpResponse>> for Refusal
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+{
+    fn from(error: SdkError<E, HttpResponse>) -> Self {
+        if let Some(credentials) = find_credentials_error(&error) {
+            let missing = matches!(credentials, CredentialsError::CredentialsNotLoaded(_));
+            return Self::Credentials { missing, message: DisplayErrorContext(credentials).to_string() };
+        }
+        match &error {
+            SdkError::ServiceError(service) => Self::Answer {
+                status: service.raw().status().as_u16(),
+                code: service.err().code().unwrap_or_default().to_owned(),
+                message: service.err().message().unwrap_or_default().to_owned(),
+            },
+            SdkError::ResponseError(response) => Self::Answer {
+                status: response.raw().status().as_u16(),
+                code: String::new(),
+                message: format!("an answer that is not S3's: {}", DisplayErrorContext(&error)),
+            },
+            SdkError::ConstructionFailure(_) => Self::Request(DisplayErrorContext(&error).to_string()),
+            _ => Self::Connection(root_causes(&error)),
+        }
+    }
+}
+
+fn find_credentials_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
+    let mut current = Some(error);
+    while let Some(error) = current {
+        if let Some(found) = error.downcast_ref::<CredentialsError>() {
+            return Some(found);
+        }
+        current = error.source();
+    }
+    None
+}
+
+/// The messages of an error's chain, outermost first, each once.
+fn root_causes(error: &(dyn Error + 'static)) -> String {
+    let mut messages: Vec<String> = Vec::new();
+    let mut current = Some(error);
+    while let Some(error) = current {
+        let message = error.to_string();
+        if !messages.contains(&message) {
+            messages.push(message);
+        }
+        current = error.source();
+    }
+    messages.join(": ")
+}

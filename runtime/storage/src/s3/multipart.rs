@@ -1,0 +1,128 @@
+//! Large objects, moved in parts.
+//!
+//! The key is decided when the parts are put together, by the same condition as a small put. An upload that fails
+//! is aborted as well as that can be done; what a dead process leaves unfinished is swept by its job (K6).
+
+use super::S3Store;
+use crate::{PutOutcome, StoreFailure};
+use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+
+/// Larger objects go in parts.
+pub(super) const THRESHOLD: usize = 8 << 20;
+/// Servers refuse parts of less than 5 MiB, except the last, and more than 10 000 of them.
+const LEAST_PART: usize = 8 << 20;
+const MOST_PARTS: usize = 10_000;
+/// Parts under way at once.
+const PARALLEL_PARTS: usize = 4;
+
+/// The size of every part but the last.
+fn part_size(size: usize) -> usize {
+    size.div_ceil(MOST_PARTS).max(LEAST_PART)
+}
+
+impl S3Store {
+    pub(super) async fn put_in_parts(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, StoreFailure> {
+        let upload = self.begin_upload(key).await?;
+        let result = match self.send_parts(key, &upload, bytes).await {
+            Ok(parts) => self.complete_upload(key, &upload, parts).await,
+            Err(failure) => Err(failure),
+        };
+        if !matches!(result, Ok(PutOutcome::Created)) {
+            self.abort_upload(key, &upload).await;
+        }
+        result
+    }
+
+    async fn begin_upload(&self, key: &str) -> Result<String, StoreFailure> {
+        let place = self.place("begin the upload of", key);
+        let request = self.client.create_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).send();
+        match self.within(place, self.deadlines.attempt, request).await? {
+            Ok(output) => Ok(output.upload_id().unwrap_or_default().to_owned()),
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
+    async fn send_parts(&self, key: &str, upload: &str, bytes: Bytes) -> Result<Vec<CompletedPart>, StoreFailure> {
+        let size = part_size(bytes.len());
+        let count = bytes.len().div_ceil(size);
+        let parts = (0..count).map(|index| {
+            let part = bytes.slice(index * size..bytes.len().min((index + 1) * size));
+            let number = i32::try_from(index + 1).unwrap_or(i32::MAX);
+            self.send_part(key, upload, number, part)
+        });
+        stream::iter(parts).buffered(PARALLEL_PARTS).try_collect().await
+    }
+
+    async fn send_part(
+        &self,
+        key: &str,
+        upload: &str,
+        number: i32,
+        bytes: Bytes,
+    ) -> Result<CompletedPart, StoreFailure> {
+        let place = self.place("upload a part of", key);
+        let deadline = self.deadlines.for_bytes((bytes.len() * PARALLEL_PARTS) as u64);
+        let request = self
+            .client
+            .upload_part()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .part_number(number)
+            .body(ByteStream::from(bytes));
+        match self.within(place, deadline, request.send()).await? {
+            Ok(output) => Ok(CompletedPart::builder().part_number(number).set_e_tag(output.e_tag).build()),
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: Vec<CompletedPart>,
+    ) -> Result<PutOutcome, StoreFailure> {
+        let place = self.place("complete the upload of", key);
+        let deadline = self.deadlines.attempt + std::time::Duration::from_millis(100 * parts.len() as u64);
+        let request = self
+            .client
+            .complete_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .if_none_match("*")
+            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build());
+        match self.within(place, deadline, request.send()).await? {
+            Ok(_) => Ok(PutOutcome::Created),
+            Err(refusal) if refusal.is_taken() => Ok(PutOutcome::Exists),
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
+    async fn abort_upload(&self, key: &str, upload: &str) {
+        let place = self.place("abort the upload of", key);
+        let request =
+            self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).upload_id(upload).send();
+        match self.within(place, self.deadlines.attempt, request).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(refusal)) => tracing::warn!(%refusal, "{place}: parts may be left behind"),
+            Err(failure) => tracing::warn!(%failure, "parts may be left behind"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST_PART, MOST_PARTS, part_size};
+
+    #[test]
+    fn parts_are_neither_too_small_nor_too_many() {
+        assert_eq!(part_size(9 << 20), LEAST_PART);
+        let huge = (LEAST_PART * MOST_PARTS) + 1;
+        assert!(part_size(huge) > LEAST_PART);
+        assert!(huge.div_ceil(part_size(huge)) <= MOST_PARTS);
+    }
+}
