@@ -88,3 +88,6 @@ pub mod encode {
         out.extend_from_slice(value);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! `_metadata`, version 1: what a snapshot holds and who gets what of it at a restore (docs/protocol.md, K1, K2, F3).
+//!
+//! JSON, the version first. Paths in it are relative to its own directory, so a directory can be copied elsewhere
+//! and still be restored. Callers rely on: an unknown version is refused by name before anything else is read, and
+//! [`assign_state`] drops nothing silently.
+
+use crate::graph::{JobGraph, OperatorInfo, OperatorKind};
+use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
+use crate::key_group;
+use crate::state::{KeyedStateHandle, OperatorSnapshot, SubtaskState};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The version that is written, and the newest that can be read.
+pub const VERSION: u32 = 1;
+
+/// A snapshot's description.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// Of this format.
+    pub version: u32,
+    /// Whose.
+    pub job: JobId,
+    /// The run that took it.
+    pub run: Run,
+    /// Its id.
+    pub checkpoint: CheckpointId,
+    /// Names this very write of it (K2).
+    pub nonce: String,
+    /// When it was triggered.
+    pub triggered_at: Timestamp,
+    /// The function from key to key group (F3).
+    pub key_group_function: String,
+    /// Number of key groups.
+    pub max_parallelism: u16,
+    /// The vertices of the graph, for people and for checks.
+    pub vertices: Vec<MetadataVertex>,
+    /// What each operator of each subtask stored.
+    pub operators: Vec<OperatorSnapshot>,
+}
+
+/// A vertex of the graph that a snapshot was taken of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetadataVertex {
+    /// Its name.
+    pub name: String,
+    /// Its subtasks.
+    pub parallelism: u32,
+    /// Its operators.
+    pub operators: Vec<OperatorInfo>,
+}
+
+/// A `_metadata` that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// Written by a newer release.
+    #[error(
+        "{place} has format version {found}; this release reads versions up to {VERSION}: restore it with the release \
+         that wrote it or a newer one, or choose an older snapshot"
+    )]
+    NewerVersion {
+        /// Its path.
+        place: String,
+        /// Its version.
+        found: u64,
+    },
+    /// Not what it should be.
+    #[error(
+        "{place} is not a snapshot's _metadata: {detail}; it may be damaged or another program's file: choose another snapshot"
+    )]
+    Unreadable {
+        /// Its path.
+        place: String,
+        /// What the reader said.
+        detail: String,
+    },
+    /// Its keys are spread by another function.
+    #[error(
+        "{place} spreads keys by the function '{found}'; this release knows '{}': restore it with the release that wrote it",
+        key_group::NAME
+    )]
+    UnknownKeyGroupFunction {
+        /// Its path.
+        place: String,
+        /// The function.
+        found: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    version: u64,
+}
+
+impl Metadata {
+    /// As it is stored: readable by people.
+    ///
+    /// # Errors
+    /// When a value cannot be written as JSON, which would be a fault of ours.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec_pretty(self)
+    }
+
+    /// Reads it; `place` is named in errors.
+    ///
+    /// # Errors
+    /// When it is of a newer version, damaged, or of a key-group function that is not known.
+    pub fn from_bytes(bytes: &[u8], place: &str) -> Result<Self, MetadataError> {
+        let unreadable =
+            |error: serde_json::Error| MetadataError::Unreadable { place: place.to_owned(), detail: error.to_string() };
+        let VersionOnly { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if version > u64::from(VERSION) {
+            return Err(MetadataError::NewerVersion { place: place.to_owned(), found: version });
+        }
+        let metadata: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if metadata.key_group_function != key_group::NAME {
+            let found = metadata.key_group_function;
+            return Err(MetadataError::UnknownKeyGroupFunction { place: place.to_owned(), found });
+        }
+        Ok(metadata)
+    }
+
+    /// Bytes of state it describes.
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        self.operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.data.size()).sum()
+    }
+}
+
+/// The vertices of a graph as a snapshot describes them.
+#[must_use]
+pub fn describe_vertices(graph: &JobGraph) -> Vec<MetadataVertex> {
+    let describe = |vertex: &crate::graph::Vertex| MetadataVertex {
+        name: vertex.name.clone(),
+        parallelism: vertex.parallelism,
+        operators: vertex.operators.clone(),
+    };
+    graph.vertices.iter().map(describe).collect()
+}
+
+/// A snapshot that does not fit the program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The number of key groups is part of the state.
+    #[error(
+        "the snapshot has maxParallelism {found}, the job {expected}; it cannot be changed with the state kept: set \
+         maxParallelism to {found}, or start without the snapshot"
+    )]
+    MaxParallelismChanged {
+        /// In the snapshot.
+        found: u16,
+        /// In the job.
+        expected: u16,
+    },
+    /// State would be lost.
+    #[error(
+        "the snapshot holds state that no operator of the program takes: {unmatched}. Stateful operators of the program: \
+         {offered}. Give the operators their old ids, or allow the loss with allowNonRestoredState"
+    )]
+    UnmatchedState {
+        /// Uids in the snapshot without an operator.
+        unmatched: String,
+        /// Uids in the program.
+        offered: String,
+    },
+}
+
+/// Hands the snapshot out: to each subtask of the graph the state that it restores, at any parallelism.
+///
+/// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. The splits
+/// of a source all go to each of its subtasks, because only the source knows which subtask owns a split. Paths
+/// become absolute below `directory`.
+///
+/// # Errors
+/// When the number of key groups changed, or state is left over and `allow_non_restored_state` is not set.
+pub fn assign_state(
+    metadata: &Metadata,
+    graph: &JobGraph,
+    directory: &str,
+    allow_non_restored_state: bool,
+) -> Result<BTreeMap<SubtaskId, SubtaskState>, RestoreError> {
+    if metadata.max_parallelism != graph.max_parallelism {
+        let (found, expected) = (metadata.max_parallelism, graph.max_parallelism);
+        return Err(RestoreError::MaxParallelismChanged { found, expected });
+    }
+    if !allow_non_restored_state {
+        check_all_matched(metadata, graph)?;
+    }
+    let mut assigned = BTreeMap::new();
+    for vertex in &graph.vertices {
+        for index in (0..vertex.parallelism).map(SubtaskIndex) {
+            let range = KeyGroupRange::of_subtask(index, vertex.parallelism, graph.max_parallelism);
+            let operators =
+                vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, range, directory));
+            let state = SubtaskState { operators: operators.collect() };
+            assigned.insert(SubtaskId { vertex: vertex.id, index }, state);
+        }
+    }
+    Ok(assigned)
+}
+
+fn snapshots_for<'a>(
+    metadata: &'a Metadata,
+    operator: &'a OperatorInfo,
+    range: KeyGroupRange,
+    directory: &'a str,
+) -> impl Iterator<Item = OperatorSnapshot> + 'a {
+    let of_operator = metadata.operators.iter().filter(|snapshot| snapshot.uid == operator.uid);
+    of_operator.filter_map(move |snapshot| {
+        let overlapping = snapshot.keyed.iter().filter(|handle| !handle.key_groups.intersection(range).is_empty());
+        let keyed: Vec<_> = overlapping
+            .map(|handle| KeyedStateHandle { data: handle.data.resolve(directory), ..handle.clone() })
+            .collect();
+        let splits = snapshot.splits.clone();
+        let is_empty = keyed.is_empty() && splits.is_empty();
+        (!is_empty).then(|| OperatorSnapshot { uid: snapshot.uid.clone(), subtask: snapshot.subtask, keyed, splits })
+    })
+}
+
+fn check_all_matched(metadata: &Metadata, graph: &JobGraph) -> Result<(), RestoreError> {
+    let in_graph: BTreeSet<&OperatorUid> = operators(graph).map(|operator| &operator.uid).collect();
+    let has_state = |snapshot: &&OperatorSnapshot| !snapshot.keyed.is_empty() || !snapshot.splits.is_empty();
+    let unmatched: BTreeSet<&OperatorUid> = metadata
+        .operators
+        .iter()
+        .filter(has_state)
+        .map(|snapshot| &snapshot.uid)
+        .filter(|uid| !in_graph.contains(uid))
+        .collect();
+    if unmatched.is_empty() {
+        return Ok(());
+    }
+    let stateful = operators(graph)
+        .filter(|operator| matches!(operator.kind, OperatorKind::Source | OperatorKind::Keyed))
+        .map(|operator| &operator.uid)
+        .collect();
+    Err(RestoreError::UnmatchedState { unmatched: names(&unmatched), offered: names(&stateful) })
+}
+
+fn operators(graph: &JobGraph) -> impl Iterator<Item = &OperatorInfo> {
+    graph.vertices.iter().flat_map(|vertex| &vertex.operators)
+}
+
+fn names(uids: &BTreeSet<&OperatorUid>) -> String {
+    if uids.is_empty() {
+        return "none".to_owned();
+    }
+    uids.iter().map(|uid| format!("'{uid}'")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

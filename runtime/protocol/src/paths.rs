@@ -1,0 +1,231 @@
+//! Every object path of a job, from one place, and what can be read out of a path (docs/protocol.md, N1, L1, K2).
+//!
+//! ```text
+//! <root>/<namespace>/<name>-<uid>/ledger/0000000042.json
+//!                                 <generation>/chk-50/_metadata + files
+//! ```
+//!
+//! Paths are relative to the root of checkpoint storage. Callers rely on: what [`JobPaths`] writes, the
+//! `parse_*` functions read back; nothing else in the project joins path segments of a job.
+
+use crate::ids::{CheckpointId, Generation, JobId, Run, SubtaskId};
+
+/// Name of the object that makes a snapshot of the files beside it.
+pub const METADATA: &str = "_metadata";
+
+/// The paths of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPaths {
+    directory: String,
+}
+
+impl JobPaths {
+    /// Those of this job.
+    #[must_use]
+    pub fn new(job: &JobId) -> Self {
+        Self { directory: job.to_string() }
+    }
+
+    /// Those of a job directory, relative or absolute.
+    #[must_use]
+    pub fn of_directory(directory: &str) -> Self {
+        Self { directory: directory.trim_end_matches('/').to_owned() }
+    }
+
+    /// The job's directory.
+    #[must_use]
+    pub fn directory(&self) -> &str {
+        &self.directory
+    }
+
+    /// What the keys of all ledger entries begin with.
+    #[must_use]
+    pub fn ledger_prefix(&self) -> String {
+        format!("{}/ledger/", self.directory)
+    }
+
+    /// A ledger entry: ten digits, so that LIST returns them in order (L1).
+    #[must_use]
+    pub fn ledger_entry(&self, number: u64) -> String {
+        format!("{}/ledger/{number:010}.json", self.directory)
+    }
+
+    /// The directory of a generation's checkpoints.
+    #[must_use]
+    pub fn generation_directory(&self, generation: Generation) -> String {
+        format!("{}/{generation}", self.directory)
+    }
+
+    /// The directory of a checkpoint.
+    #[must_use]
+    pub fn checkpoint_directory(&self, generation: Generation, checkpoint: CheckpointId) -> String {
+        format!("{}/{generation}/chk-{checkpoint}", self.directory)
+    }
+
+    /// The `_metadata` of a checkpoint.
+    #[must_use]
+    pub fn metadata(&self, generation: Generation, checkpoint: CheckpointId) -> String {
+        format!("{}/{METADATA}", self.checkpoint_directory(generation, checkpoint))
+    }
+
+    /// The number of a ledger entry, from its key.
+    #[must_use]
+    pub fn parse_ledger_entry(&self, key: &str) -> Option<u64> {
+        let digits = key.strip_prefix(&self.ledger_prefix())?.strip_suffix(".json")?;
+        (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+    }
+
+    /// The checkpoint that an object lies under, from its key.
+    #[must_use]
+    pub fn parse_checkpoint(&self, key: &str) -> Option<(Generation, CheckpointId)> {
+        let rest = key.strip_prefix(&self.directory)?.strip_prefix('/')?;
+        let mut segments = rest.split('/');
+        let generation = number(segments.next()?)?;
+        let checkpoint = number(segments.next()?.strip_prefix("chk-")?)?;
+        segments.next()?;
+        Some((Generation(generation), CheckpointId(checkpoint)))
+    }
+}
+
+/// The name of a file of state within its checkpoint's directory: generation, attempt, checkpoint and a nonce make
+/// it unlike any other that was or will be written (K2).
+#[must_use]
+pub fn state_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequence: u32, nonce: &str) -> String {
+    let SubtaskId { vertex, index } = subtask;
+    format!("state-{run}-{checkpoint}-{vertex}.{index}-{sequence}-{nonce}.parquet")
+}
+
+/// What all directories of jobs of this name begin with, whatever their uid (N1). Directories of other names may
+/// begin with it as well: [`parse_uid`] tells.
+#[must_use]
+pub fn same_name_prefix(job: &JobId) -> String {
+    format!("{}/{}-", job.namespace, job.name)
+}
+
+/// The uid in a key below a directory of a job of exactly this namespace and name. A uid is a UUID, or holds no
+/// dash: so `pv-2-<uuid>` is not a directory of `pv`.
+#[must_use]
+pub fn parse_uid<'a>(job: &JobId, key: &'a str) -> Option<&'a str> {
+    let uid = key.strip_prefix(&same_name_prefix(job))?.split_once('/')?.0;
+    (!uid.is_empty() && (is_uuid(uid) || !uid.contains('-'))).then_some(uid)
+}
+
+fn is_uuid(text: &str) -> bool {
+    let dashes = [8, 13, 18, 23];
+    text.len() == 36
+        && text.bytes().enumerate().all(
+            |(at, byte)| {
+                if dashes.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
+            },
+        )
+}
+
+fn number(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (plain && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok())?
+}
+
+/// What a person gave to restore from: a `_metadata`, the directory of one, or the directory of a job (N1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotLocation {
+    /// Without a trailing slash and without `/_metadata`.
+    pub directory: String,
+    /// Whether only a snapshot can be meant; else it may be the directory of a job as well.
+    pub is_snapshot: bool,
+}
+
+impl SnapshotLocation {
+    /// Reads what was given. A place below the storage root becomes relative to it, as all keys are.
+    #[must_use]
+    pub fn parse(given: &str, storage_uri: Option<&str>) -> Self {
+        let trimmed = given.trim().trim_end_matches('/');
+        let below = |root: &str| trimmed.strip_prefix(root.trim_end_matches('/'))?.strip_prefix('/');
+        let relative = storage_uri.and_then(below).unwrap_or(trimmed);
+        match relative.strip_suffix(METADATA).and_then(|rest| rest.strip_suffix('/')) {
+            Some(directory) => Self { directory: directory.to_owned(), is_snapshot: true },
+            None => Self { directory: relative.to_owned(), is_snapshot: is_snapshot_directory(relative) },
+        }
+    }
+
+    /// The key of its `_metadata`, if it is a snapshot.
+    #[must_use]
+    pub fn metadata(&self) -> String {
+        format!("{}/{METADATA}", self.directory)
+    }
+
+    /// Its paths, if it is a job's directory.
+    #[must_use]
+    pub fn job(&self) -> JobPaths {
+        JobPaths::of_directory(&self.directory)
+    }
+}
+
+/// `…/chk-50`, or a savepoint's `…/<generation>-<id>`.
+fn is_snapshot_directory(path: &str) -> bool {
+    let last = path.rsplit('/').next().unwrap_or(path);
+    let is_savepoint = || last.split_once('-').is_some_and(|(a, b)| number(a).is_some() && number(b).is_some());
+    last.strip_prefix("chk-").is_some_and(|id| number(id).is_some()) || is_savepoint()
+}
+
+/// The URI of a key: below the root, or the key itself when it is absolute already.
+#[must_use]
+pub fn uri(storage_uri: Option<&str>, key: &str) -> String {
+    match storage_uri {
+        Some(root) if !key.contains("://") => format!("{}/{key}", root.trim_end_matches('/')),
+        _ => key.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Attempt, SubtaskIndex, VertexId};
+
+    fn job() -> JobId {
+        JobId { namespace: "default".into(), name: "pv".into(), uid: "6f1c".into() }
+    }
+
+    #[test]
+    fn paths_are_as_documented() {
+        let paths = JobPaths::new(&job());
+        assert_eq!(paths.ledger_entry(42), "default/pv-6f1c/ledger/0000000042.json");
+        assert_eq!(paths.metadata(Generation(3), CheckpointId(50)), "default/pv-6f1c/3/chk-50/_metadata");
+        let run = Run { generation: Generation(3), attempt: Attempt(2) };
+        let subtask = SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) };
+        assert_eq!(state_file(run, CheckpointId(50), subtask, 4, "ab12"), "state-3.2-50-1.0-4-ab12.parquet");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let paths = JobPaths::new(&job());
+        assert_eq!(paths.parse_ledger_entry(&paths.ledger_entry(42)), Some(42));
+        assert_eq!(paths.parse_ledger_entry("default/pv-6f1c/ledger/42.json"), None);
+        assert_eq!(paths.parse_ledger_entry("default/pv-6f1c/ledger/0000000042.json.tmp"), None);
+        let key = paths.metadata(Generation(3), CheckpointId(50));
+        assert_eq!(paths.parse_checkpoint(&key), Some((Generation(3), CheckpointId(50))));
+        assert_eq!(paths.parse_checkpoint("default/pv-6f1c/ledger/0000000042.json"), None);
+    }
+
+    #[test]
+    fn only_exactly_the_name_is_the_name() {
+        let uuid = "8d9c0f3e-1111-2222-3333-444455556666";
+        assert_eq!(parse_uid(&job(), &format!("default/pv-{uuid}/1/chk-1/_metadata")), Some(uuid));
+        assert_eq!(parse_uid(&job(), "default/pv-0a1b/1/chk-1/_metadata"), Some("0a1b"));
+        assert_eq!(parse_uid(&job(), &format!("default/pv-2-{uuid}/1/chk-1/_metadata")), None);
+        assert_eq!(parse_uid(&job(), "default/other-0a1b/1/chk-1/_metadata"), None);
+    }
+
+    #[test]
+    fn places_to_restore_from() {
+        let root = Some("s3://b/root");
+        let place = |text: &str| SnapshotLocation::parse(text, root);
+        let snapshot = |directory: &str| SnapshotLocation { directory: directory.to_owned(), is_snapshot: true };
+        assert_eq!(place("s3://b/root/default/pv-1/2/chk-50"), snapshot("default/pv-1/2/chk-50"));
+        assert_eq!(place("s3://b/root/default/pv-1/2/chk-50/"), snapshot("default/pv-1/2/chk-50"));
+        assert_eq!(place("s3://b/root/default/pv-1/2/chk-50/_metadata"), snapshot("default/pv-1/2/chk-50"));
+        assert_eq!(place("s3://other/x/_metadata"), snapshot("s3://other/x"));
+        assert_eq!(place("s3://b/rooted/5-17"), snapshot("s3://b/rooted/5-17"));
+        assert!(!place("s3://b/root/default/pv-1").is_snapshot);
+        assert_eq!(place("s3://b/root/default/pv-1").job().ledger_prefix(), "default/pv-1/ledger/");
+    }
+}
