@@ -1,1 +1,29 @@
-//! sluice-crds
+//! The Kubernetes types of Sluice: [`StreamJob`], and how a manifest is read and judged.
+//!
+//! Owns the manifest's shape: spec and status types, the CRD's schema with its CEL rules, the strict reader for
+//! `sluice run` and for the processes of a job, and the checks on effective values. It knows no Kubernetes
+//! client; the options that the runtime obeys are `sluice_protocol::options`' own types.
+//!
+//! The map:
+//! - [`spec`]: what the user writes. [`status`]: what the controller answers.
+//! - [`manifest`]: [`parse_manifest`], text to [`StreamJob`], refusing what it does not know.
+//! - [`validate`]: limits over effective values. [`pod_template`]: the strict reading of `podTemplate`.
+//! - [`schema`]: [`all_crds`], the CustomResourceDefinitions as they are installed.
+
+pub mod manifest;
+pub mod pod_template;
+pub mod schema;
+pub mod spec;
+pub mod status;
+pub mod validate;
+
+pub use manifest::{ManifestError, parse_manifest, to_yaml};
+pub use schema::all_crds;
+pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
+pub use status::{LastCheckpoint, StatusFailure, StreamJobState, StreamJobStatus};
+pub use validate::{Problem, validate, validate_name};
+
+/// The API group of every Sluice kind.
+pub const GROUP: &str = "sluice.dev";
+/// The served version.
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,209 @@
+//! The CustomResourceDefinitions as they are installed: the derived schemas, made fit for the API server, with the
+//! rules that it can check itself.
+//!
+//! Derived schemas say types and fields. What is added here: ranges, exclusive options (CEL), number formats that
+//! Kubernetes knows, and short descriptions where the derived ones would be larger than all the rest.
+
+use crate::spec::StreamJob;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube_core::CustomResourceExt;
+use serde_json::{Value, json};
+
+/// Every CustomResourceDefinition of Sluice.
+///
+/// # Panics
+/// Never for the types of this crate; the test that compares with the checked-in files runs this code.
+#[must_use]
+pub fn all_crds() -> Vec<CustomResourceDefinition> {
+    let mut crd = serde_json::to_value(StreamJob::crd()).unwrap_or_default();
+    if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        stream_job_schema(schema);
+    }
+    #[expect(clippy::expect_used, reason = "the value was a CustomResourceDefinition and keeps its shape")]
+    let crd = serde_json::from_value(crd).expect("an adjusted CRD is a CRD");
+    vec![crd]
+}
+
+/// A CEL rule at a place in the schema; the place is a path of property names.
+struct Rule {
+    at: &'static str,
+    rule: &'static str,
+    message: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        at: "",
+        rule: "size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message: "metadata.name must be at most 40 characters of a-z, 0-9 and '-', start with a letter and end with a \
+                  letter or digit: pods and a Service are named after it",
+    },
+    Rule {
+        at: "spec",
+        rule: "self.parallelism <= self.maxParallelism",
+        message: "parallelism must not be greater than maxParallelism",
+    },
+    Rule {
+        at: "spec/program",
+        rule: "has(self.sql) != has(self.sqlFrom)",
+        message: "exactly one of sql and sqlFrom must be set",
+    },
+    Rule {
+        at: "spec/restartStrategy",
+        rule: "[has(self.fixedDelay), has(self.failureRate), has(self.none)].filter(x, x).size() == 1",
+        message: "exactly one of fixedDelay, failureRate and none must be set",
+    },
+    Rule {
+        at: "spec/checkpointing/tolerableFailures",
+        rule: "type(self) == int ? self >= 0 : self == 'Unlimited'",
+        message: "tolerableFailures is a number from 0, or Unlimited",
+    },
+    Rule {
+        at: "spec/checkpointing",
+        rule: "!has(self.storageOptions) || self.storage.startsWith('s3://')",
+        message: "storageOptions apply to s3:// storage only",
+    },
+];
+
+/// Keywords that replace or complete the derived ones at a place.
+fn keywords() -> Vec<(&'static str, Value)> {
+    let storage = "^(JobManager|file:///.+|s3://[^/]+(/.*)?)$";
+    vec![
+        ("spec/parallelism", json!({"minimum": 1, "maximum": 32768})),
+        ("spec/maxParallelism", json!({"minimum": 1, "maximum": 32768})),
+        ("spec/program/sql", json!({"minLength": 1})),
+        ("spec/checkpointing/maxConcurrent", json!({"minimum": 1})),
+        ("spec/checkpointing/retained", json!({"minimum": 1})),
+        ("spec/checkpointing/storage", json!({"pattern": storage})),
+        ("spec/checkpointing/savepointStorage", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
+        ("spec/checkpointing/storageOptions/endpoint", json!({"pattern": "^https?://.+"})),
+        ("spec/restartStrategy/failureRate/maxFailures", json!({"minimum": 1})),
+        ("spec/restore/from", json!({"pattern": "^(file:///.+|s3://[^/]+/.+)$"})),
+        ("spec/taskManager/slots", json!({"minimum": 1, "maximum": 32768})),
+    ]
+}
+
+/// Places whose whole schema is replaced, keeping the description.
+fn replacements() -> Vec<(&'static str, Value)> {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let tolerable = json!({"x-kubernetes-int-or-string": true, "default": 0});
+    vec![
+        ("spec/checkpointing/tolerableFailures", tolerable),
+        ("spec/restartStrategy/none", json!({"type": "object"})),
+        ("spec/jobManager/podTemplate", open.clone()),
+        ("spec/taskManager/podTemplate", open.clone()),
+        ("spec/jobManager/resources", resources()),
+        ("spec/taskManager/resources", resources()),
+        ("status/directive", open),
+    ]
+}
+
+/// `ResourceRequirements` in the form that Kubernetes publishes, without the page-long text on quantities.
+fn resources() -> Value {
+    let quantity = json!({
+        "x-kubernetes-int-or-string": true,
+        "pattern": "^(\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))))?$",
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+    });
+    let quantities = json!({"type": "object", "additionalProperties": quantity});
+    let claim = json!({
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "request": {"type": "string"}},
+        "required": ["name"],
+    });
+    json!({
+        "type": "object",
+        "properties": {
+            "claims": {
+                "type": "array", "items": claim, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+            },
+            "limits": quantities,
+            "requests": quantities,
+        },
+    })
+}
+
+fn stream_job_schema(schema: &mut Value) {
+    for (place, replacement) in replacements() {
+        if let Some(at) = property(schema, place) {
+            let description = at.get("description").cloned();
+            *at = replacement;
+            if let (Some(object), Some(description)) = (at.as_object_mut(), description) {
+                object.insert("description".to_owned(), description);
+            }
+        }
+    }
+    for (place, words) in keywords() {
+        if let (Some(Value::Object(at)), Value::Object(words)) = (property(schema, place), words) {
+            at.extend(words);
+        }
+    }
+    for Rule { at, rule, message } in RULES {
+        if let Some(Value::Object(at)) = property(schema, at) {
+            at.insert("x-kubernetes-validations".to_owned(), json!([{ "rule": rule, "message": message }]));
+        }
+    }
+    merge_by_type(schema);
+    known_formats(schema);
+    one_of_required(schema);
+}
+
+/// The property at a path of names, where `""` is the schema itself.
+fn property<'a>(schema: &'a mut Value, path: &str) -> Option<&'a mut Value> {
+    path.split('/').filter(|name| !name.is_empty()).try_fold(schema, |at, name| at.get_mut("properties")?.get_mut(name))
+}
+
+/// Conditions are a map by type for server-side apply.
+fn merge_by_type(schema: &mut Value) {
+    if let Some(Value::Object(conditions)) = property(schema, "status/conditions") {
+        conditions.insert("x-kubernetes-list-type".to_owned(), json!("map"));
+        conditions.insert("x-kubernetes-list-map-keys".to_owned(), json!(["type"]));
+    }
+}
+
+/// The API server warns of number formats it does not know: unsigned ones become a signed one with a range.
+fn known_formats(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if let Some((format, maximum)) = object.get("format").and_then(Value::as_str).and_then(signed) {
+                object.insert("format".to_owned(), json!(format));
+                object.entry("minimum").or_insert(json!(0));
+                if let Some(maximum) = maximum {
+                    object.entry("maximum").or_insert(json!(maximum));
+                }
+            }
+            object.values_mut().for_each(known_formats);
+        }
+        Value::Array(items) => items.iter_mut().for_each(known_formats),
+        _ => {}
+    }
+}
+
+fn signed(format: &str) -> Option<(&'static str, Option<u64>)> {
+    match format {
+        "uint8" => Some(("int32", Some(u64::from(u8::MAX)))),
+        "uint16" => Some(("int32", Some(u64::from(u16::MAX)))),
+        "uint32" => Some(("int64", Some(u64::from(u32::MAX)))),
+        "uint64" => Some(("int64", None)),
+        _ => None,
+    }
+}
+
+/// What exactly-one-of rules look at with `has` must not be null.
+fn one_of_required(schema: &mut Value) {
+    for place in [
+        "spec/program/sql",
+        "spec/program/sqlFrom",
+        "spec/restartStrategy/fixedDelay",
+        "spec/restartStrategy/failureRate",
+        "spec/restartStrategy/none",
+        "spec/checkpointing/storageOptions",
+    ] {
+        if let Some(Value::Object(at)) = property(schema, place) {
+            at.remove("nullable");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The CRDs are small, structural, and the same as the checked-in files.
+
+use super::*;
+use crate::to_yaml;
+use std::path::Path;
+
+fn stream_job() -> Value {
+    let crd = all_crds().remove(0);
+    serde_json::to_value(&crd).expect("is serialisable")
+}
+
+fn schema_of(crd: &mut Value) -> &mut Value {
+    crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("has a schema")
+}
+
+#[test]
+fn every_rule_and_keyword_finds_its_place() {
+    let mut crd = stream_job();
+    let schema = schema_of(&mut crd);
+    let places = RULES.iter().map(|rule| rule.at).chain(keywords().into_iter().map(|(at, _)| at));
+    for place in places.chain(replacements().into_iter().map(|(at, _)| at)) {
+        assert!(property(schema, place).is_some(), "no property {place}");
+    }
+}
+
+#[test]
+fn each_crd_is_small_and_as_checked_in() {
+    for crd in all_crds() {
+        let name = crd.metadata.name.clone().expect("has a name");
+        let text = to_yaml(&crd).expect("is serialisable");
+        assert!(text.len() < 100_000, "{name} has {} bytes", text.len());
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{name}.yaml"));
+        if std::env::var_os("SLUICE_GENERATE").is_some() {
+            std::fs::write(&file, &text).expect("can be written");
+        }
+        let checked_in = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(checked_in == text, "{} is not what the types say; run `cargo xtask generate`", file.display());
+    }
+}
+
+/// What the API server refuses or warns of: open or closed additionalProperties beside properties, types inside
+/// `anyOf`, unknown formats, properties without a type.
+#[test]
+fn the_schema_is_structural() {
+    fn walk(place: &str, schema: &Value) {
+        let Some(object) = schema.as_object() else { panic!("{place} is not an object") };
+        assert_ne!(object.get("additionalProperties"), Some(&json!(false)), "{place}");
+        assert!(!(object.contains_key("properties") && object.contains_key("additionalProperties")), "{place}");
+        let typed = object.contains_key("type") || object.contains_key("x-kubernetes-int-or-string");
+        assert!(typed, "{place} has no type: {schema}");
+        assert!(!object.contains_key("oneOf") && !object.contains_key("$ref"), "{place}: {schema}");
+        let choice = object.contains_key("anyOf");
+        assert!(!choice || object.contains_key("x-kubernetes-int-or-string"), "{place}: {schema}");
+        if let Some(format) = object.get("format").and_then(Value::as_str) {
+            assert!(["int32", "int64", "date-time"].contains(&format), "{place}: {format}");
+        }
+        for (name, property) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            walk(&format!("{place}/{name}"), property);
+        }
+        for inner in ["items", "additionalProperties"].into_iter().filter_map(|key| object.get(key)) {
+            walk(&format!("{place}/*"), inner);
+        }
+    }
+    walk("", schema_of(&mut stream_job()));
+}
+
+#[test]
+fn names_columns_and_subresource() {
+    let crd = stream_job();
+    let names = &crd["spec"]["names"];
+    assert_eq!(names["shortNames"], json!(["sj"]));
+    assert_eq!(names["categories"], json!(["sluice"]));
+    let version = &crd["spec"]["versions"][0];
+    assert!(version["subresources"]["status"].is_object());
+    let columns: Vec<_> =
+        version["additionalPrinterColumns"].as_array().expect("has columns").iter().map(|c| &c["name"]).collect();
+    assert_eq!(columns, ["State", "Ready", "Restarts", "Checkpoint", "Checkpointed", "Age", "Message"]);
+}

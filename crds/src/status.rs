@@ -1,0 +1,136 @@
+//! The status of a StreamJob: what the controller answers, and what it must remember (N2, N3, F1).
+//!
+//! The controller is its only writer. Every field is optional: an older status reads under a newer version.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What is known of a StreamJob.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StreamJobStatus {
+    /// What the job does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<StreamJobState>,
+    /// What the job waits for, or why it ended; the root cause first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The last metadata.generation of the StreamJob that was acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Number of the JobManager process, counted over the job's whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// Run of the tasks within the generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Number of the effective spec that runs: it grows with every change that the job must be redeployed for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The ConfigMap that holds this revision's frozen manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// What this revision was told to start from, with the ledger's entry it was decided on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directive: Option<Value>,
+    /// Restarts under this revision: of the tasks and of the JobManager.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u64>,
+    /// Failed attempts under this revision by generation; one is added where the JobManager was lost.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed_attempts: BTreeMap<String, u64>,
+    /// The newest generation whose lost JobManager is already counted in failedAttempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted_generation: Option<u64>,
+    /// When lost JobManagers were counted, in milliseconds since 1970; what failureRate looks at. At most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failure_times: Vec<u64>,
+    /// Number of the last entry of the job's ledger that the controller knows of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger_entry: Option<u64>,
+    /// The lowest index that a new TaskManager pod of this generation may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_task_manager: Option<u32>,
+    /// The last completed checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<LastCheckpoint>,
+    /// What the running attempt was restored from; absent when it started empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored_from: Option<LastCheckpoint>,
+    /// When the next restart is due, while one is waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_restart_at: Option<Time>,
+    /// The last failures, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<StatusFailure>,
+    /// Ready, Progressing and Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StreamJobState {
+    /// Its pods start, or its tasks are deployed for the first time.
+    Starting,
+    /// All tasks run.
+    Running,
+    /// A failure is being recovered from.
+    Restarting,
+    /// All input was read; the last checkpoint is under way.
+    Finishing,
+    /// A stop is under way: the job is to be suspended, or its spec has changed.
+    Stopping,
+    /// All results are out.
+    Finished,
+    /// Stopped on request; it keeps its state.
+    Suspended,
+    /// Cancelled on request.
+    Cancelled,
+    /// The restart strategy is spent, or state is missing. A change of the spec starts it again.
+    Failed,
+    /// The manifest or the program is wrong: it waits for a change of the spec.
+    Invalid,
+}
+
+/// A completed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LastCheckpoint {
+    /// Its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// URI of its directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// When it was complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusFailure {
+    /// When.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// In which generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// In which attempt of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// On which pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// CamelCase name of the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What was wrong, where, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}

@@ -1,0 +1,259 @@
+//! Limits on effective values: what the schema cannot say, checked alike by `sluice run`, by the processes of a job
+//! and by the controller. Pure.
+//!
+//! An option that this version takes but cannot obey is refused by name rather than ignored.
+
+use crate::pod_template::{decode_pod_template, decode_strictly};
+use crate::spec::StreamJobSpec;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use sluice_protocol::TimeSpan;
+use sluice_protocol::options::{CheckpointingMode, CheckpointingSpec, FailureRate, RestartStrategySpec};
+use std::fmt;
+
+/// Something in a manifest that must be changed before the job can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: a path such as `spec.checkpointing.interval`.
+    pub field: String,
+    /// What is wrong with its value, what was expected, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+const MAX_PARALLELISM: u32 = 32_768;
+const MIN_INTERVAL: TimeSpan = TimeSpan::from_millis(10);
+const MIN_HEARTBEAT_TIMEOUT: TimeSpan = TimeSpan::from_millis(500);
+const MAX_NAME: usize = 40;
+
+/// Everything that is wrong with a spec, in the order of the manifest; empty when it can run.
+#[must_use]
+pub fn validate(spec: &StreamJobSpec) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    validate_program(spec, &mut problems);
+    validate_parallelism(spec, &mut problems);
+    if let Some(restore) = &spec.restore {
+        validate_uri("spec.restore.from", &restore.from, "a checkpoint, a savepoint or a job directory", &mut problems);
+    }
+    if let Some(checkpointing) = &spec.checkpointing {
+        validate_checkpointing(checkpointing, &mut problems);
+    }
+    if let Some(strategy) = &spec.restart_strategy {
+        validate_restart_strategy(strategy, &mut problems);
+    }
+    validate_pods(spec, &mut problems);
+    problems.0
+}
+
+/// A StreamJob's name: pods `<name>-<generation>-tm-<n>` and the Service `<name>-jm` must be legal names too.
+///
+/// # Errors
+/// The rule that the name breaks.
+pub fn validate_name(name: &str) -> Result<(), Problem> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if starts && !name.ends_with('-') && name.chars().all(legal) && name.len() <= MAX_NAME {
+        return Ok(());
+    }
+    Err(Problem {
+        field: "metadata.name".to_owned(),
+        message: format!(
+            "'{name}' must be at most {MAX_NAME} characters of a-z, 0-9 and '-', start with a letter and end with a \
+             letter or digit"
+        ),
+    })
+}
+
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, field: &str, message: impl Into<String>) {
+        self.0.push(Problem { field: field.to_owned(), message: message.into() });
+    }
+
+    fn refuse_unless(&mut self, holds: bool, field: &str, message: impl Into<String>) {
+        if !holds {
+            self.add(field, message);
+        }
+    }
+}
+
+fn validate_program(spec: &StreamJobSpec, problems: &mut Problems) {
+    match (&spec.program.sql, &spec.program.sql_from) {
+        (None, None) => problems.add("spec.program", "names no program; set sql, or sqlFrom for SQL in a ConfigMap"),
+        (Some(_), Some(_)) => problems.add("spec.program", "sql and sqlFrom exclude each other; keep one"),
+        (Some(sql), None) if sql.trim().is_empty() => {
+            problems.add("spec.program.sql", "is empty; write SQL statements, the last an INSERT INTO … SELECT …");
+        }
+        _ => {}
+    }
+}
+
+fn validate_parallelism(spec: &StreamJobSpec, problems: &mut Problems) {
+    let (parallelism, most) = (spec.parallelism, spec.max_parallelism);
+    problems.refuse_unless(parallelism >= 1, "spec.parallelism", "must be at least 1");
+    problems.refuse_unless(
+        (1..=MAX_PARALLELISM).contains(&most),
+        "spec.maxParallelism",
+        format!("is {most}, must be from 1 to {MAX_PARALLELISM}"),
+    );
+    problems.refuse_unless(
+        parallelism <= most,
+        "spec.parallelism",
+        format!("is {parallelism} and greater than maxParallelism, which is {most}; lower the one or raise the other"),
+    );
+    problems.refuse_unless(spec.task_manager.slots >= 1, "spec.taskManager.slots", "must be at least 1");
+}
+
+fn validate_checkpointing(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
+    let CheckpointingSpec { interval, timeout, max_concurrent, retained, storage, .. } = checkpointing;
+    problems.refuse_unless(
+        *interval >= MIN_INTERVAL,
+        "spec.checkpointing.interval",
+        format!("is {interval}, must be at least {MIN_INTERVAL}"),
+    );
+    problems.refuse_unless(
+        *timeout >= MIN_INTERVAL,
+        "spec.checkpointing.timeout",
+        format!("is {timeout}, must be at least {MIN_INTERVAL}"),
+    );
+    problems.refuse_unless(*max_concurrent >= 1, "spec.checkpointing.maxConcurrent", "must be at least 1");
+    problems.refuse_unless(*retained >= 1, "spec.checkpointing.retained", "must be at least 1");
+    if storage != "JobManager" {
+        validate_uri("spec.checkpointing.storage", storage, "where checkpoints are kept, or JobManager", problems);
+    }
+    validate_storage_options(checkpointing, problems);
+    refuse_what_is_not_there_yet(checkpointing, problems);
+}
+
+fn validate_storage_options(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
+    let Some(options) = &checkpointing.storage_options else { return };
+    problems.refuse_unless(
+        checkpointing.storage.starts_with("s3://"),
+        "spec.checkpointing.storageOptions",
+        format!("apply to s3:// storage only, and storage is {}; remove them", checkpointing.storage),
+    );
+    if let Some(endpoint) = &options.endpoint {
+        problems.refuse_unless(
+            endpoint.starts_with("http://") || endpoint.starts_with("https://"),
+            "spec.checkpointing.storageOptions.endpoint",
+            format!("'{endpoint}' must be a URL that starts with http:// or https://"),
+        );
+    }
+}
+
+fn refuse_what_is_not_there_yet(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
+    let yet = "is not supported yet";
+    problems.refuse_unless(
+        checkpointing.mode == CheckpointingMode::ExactlyOnce,
+        "spec.checkpointing.mode",
+        format!("AtLeastOnce {yet}; use ExactlyOnce"),
+    );
+    problems.refuse_unless(
+        !checkpointing.unaligned,
+        "spec.checkpointing.unaligned",
+        format!("{yet}; set it to false: checkpoints are aligned"),
+    );
+    problems.refuse_unless(
+        checkpointing.alignment_timeout == TimeSpan::default(),
+        "spec.checkpointing.alignmentTimeout",
+        format!("{yet}; remove it: checkpoints are aligned"),
+    );
+    problems.refuse_unless(
+        checkpointing.savepoint_storage.is_none(),
+        "spec.checkpointing.savepointStorage",
+        format!("{yet}; remove it: there are no savepoints"),
+    );
+}
+
+fn validate_restart_strategy(strategy: &RestartStrategySpec, problems: &mut Problems) {
+    let RestartStrategySpec { fixed_delay, failure_rate, none } = strategy;
+    let set = usize::from(fixed_delay.is_some()) + usize::from(failure_rate.is_some()) + usize::from(none.is_some());
+    problems.refuse_unless(
+        set == 1,
+        "spec.restartStrategy",
+        format!("sets {set} strategies, must set exactly one of fixedDelay, failureRate and none"),
+    );
+    if let Some(FailureRate { max_failures, interval, .. }) = failure_rate {
+        problems.refuse_unless(
+            *max_failures >= 1,
+            "spec.restartStrategy.failureRate.maxFailures",
+            "must be at least 1",
+        );
+        problems.refuse_unless(
+            *interval > TimeSpan::default(),
+            "spec.restartStrategy.failureRate.interval",
+            "must be longer than 0s",
+        );
+    }
+}
+
+fn validate_pods(spec: &StreamJobSpec, problems: &mut Problems) {
+    let timeout = spec.task_manager.heartbeat_timeout;
+    problems.refuse_unless(
+        timeout >= MIN_HEARTBEAT_TIMEOUT,
+        "spec.taskManager.heartbeatTimeout",
+        format!("is {timeout}, must be at least {MIN_HEARTBEAT_TIMEOUT}"),
+    );
+    let pods = [
+        ("spec.jobManager", &spec.job_manager.pod_template, &spec.job_manager.resources),
+        ("spec.taskManager", &spec.task_manager.pod_template, &spec.task_manager.resources),
+    ];
+    for (field, template, resources) in pods {
+        let place = format!("{field}.podTemplate");
+        problems.0.extend(template.as_ref().and_then(|template| decode_pod_template(&place, template).err()));
+        validate_resources(field, resources.as_ref(), problems);
+    }
+}
+
+fn validate_resources(field: &str, resources: Option<&ResourceRequirements>, problems: &mut Problems) {
+    let Some(resources) = resources else { return };
+    for (kind, quantities) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        for (name, quantity) in quantities.iter().flatten() {
+            problems.refuse_unless(
+                is_quantity(&quantity.0),
+                &format!("{field}.resources.{kind}.{name}"),
+                format!("'{}' is not a quantity; write a number such as 500m, 2, 512Mi or 4Gi", quantity.0),
+            );
+        }
+    }
+}
+
+/// A Kubernetes quantity that is not negative: digits with an optional fraction, then a suffix or an exponent.
+fn is_quantity(text: &str) -> bool {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let number = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(number);
+    let exponent = || {
+        let power = suffix.strip_prefix(['e', 'E'])?;
+        power.strip_prefix(['+', '-']).unwrap_or(power).parse::<u16>().ok()
+    };
+    let suffixes = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    number.parse::<f64>().is_ok() && (suffixes.contains(&suffix) || exponent().is_some())
+}
+
+fn validate_uri(field: &str, uri: &str, what: &str, problems: &mut Problems) {
+    let bucket = uri.strip_prefix("s3://").map(|rest| rest.split('/').next().unwrap_or_default());
+    let legal = match bucket {
+        Some(bucket) => !bucket.is_empty(),
+        None => uri.strip_prefix("file:///").is_some_and(|path| !path.is_empty()),
+    };
+    problems.refuse_unless(
+        legal,
+        field,
+        format!("'{uri}' must be {what}, written s3://bucket/path or file:///absolute/path"),
+    );
+}
+
+/// Checks a value of a Kubernetes type as it was written, before serde dropped what it does not know.
+pub(crate) fn check_resources(field: &str, value: &serde_json::Value) -> Option<Problem> {
+    decode_strictly::<ResourceRequirements>(field, value).err()
+}
+
+#[cfg(test)]
+mod tests;

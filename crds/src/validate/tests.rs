@@ -1,0 +1,126 @@
+//! Each limit by a spec that breaks it and nothing else.
+
+use super::*;
+use crate::parse_manifest;
+use serde_json::{Value, json};
+
+fn spec_with(changes: &[(&str, Value)]) -> StreamJobSpec {
+    let mut spec = json!({
+        "program": {"sql": "INSERT INTO a SELECT * FROM b;"},
+        "checkpointing": {"interval": "2s", "storage": "s3://bucket/path"},
+    });
+    for (pointer, value) in changes {
+        let (parent, name) = pointer.rsplit_once('/').expect("is a pointer");
+        let parent = spec.pointer_mut(parent).expect("the parent is there");
+        parent.as_object_mut().expect("is an object").insert(name.to_owned(), value.clone());
+    }
+    let manifest = json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "job"}, "spec": spec,
+    });
+    parse_manifest(&manifest.to_string()).expect("reads").spec
+}
+
+#[track_caller]
+fn assert_refused(changes: &[(&str, Value)], field: &str, message: &str) {
+    let problems = validate(&spec_with(changes));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].field, field);
+    assert!(problems[0].message.contains(message), "{}", problems[0]);
+}
+
+#[test]
+fn a_right_spec_has_no_problems() {
+    assert_eq!(validate(&spec_with(&[])), []);
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"tolerations": [], "containers": []}});
+    assert_eq!(validate(&spec_with(&[("/jobManager", json!({"podTemplate": template}))])), []);
+}
+
+#[test]
+fn exclusive_options() {
+    assert_refused(&[("/program/sql", Value::Null)], "spec.program", "names no program");
+    let from = json!({"configMapKeyRef": {"name": "a", "key": "b"}});
+    assert_refused(&[("/program/sqlFrom", from)], "spec.program", "exclude each other");
+    assert_refused(&[("/program/sql", json!(" \n"))], "spec.program.sql", "is empty");
+    let both = json!({"fixedDelay": {}, "none": {}});
+    assert_refused(&[("/restartStrategy", both)], "spec.restartStrategy", "sets 2 strategies");
+    assert_refused(&[("/restartStrategy", json!({}))], "spec.restartStrategy", "sets 0 strategies");
+}
+
+#[test]
+fn ranges() {
+    assert_refused(&[("/parallelism", json!(0))], "spec.parallelism", "at least 1");
+    assert_refused(&[("/parallelism", json!(200))], "spec.parallelism", "is 200 and greater than maxParallelism");
+    assert_refused(&[("/maxParallelism", json!(32_769))], "spec.maxParallelism", "from 1 to 32768");
+    assert_refused(&[("/taskManager", json!({"slots": 0}))], "spec.taskManager.slots", "at least 1");
+    let field = "spec.checkpointing.interval";
+    assert_refused(&[("/checkpointing/interval", json!("9ms"))], field, "is 9ms, must be at least 10ms");
+    assert_refused(&[("/checkpointing/timeout", json!("0s"))], "spec.checkpointing.timeout", "at least 10ms");
+    assert_refused(&[("/checkpointing/retained", json!(0))], "spec.checkpointing.retained", "at least 1");
+    assert_refused(&[("/checkpointing/maxConcurrent", json!(0))], "spec.checkpointing.maxConcurrent", "at least 1");
+    let field = "spec.restartStrategy.failureRate.interval";
+    assert_refused(&[("/restartStrategy", json!({"failureRate": {"interval": "0s"}}))], field, "longer than 0s");
+}
+
+#[test]
+fn places_of_storage() {
+    let field = "spec.checkpointing.storage";
+    for wrong in ["bucket/path", "s3:///path", "file://relative", "jobmanager", "https://host/bucket", ""] {
+        assert_refused(&[("/checkpointing/storage", json!(wrong))], field, "s3://bucket/path");
+    }
+    for right in ["s3://bucket", "s3://bucket/", "file:///var/checkpoints", "JobManager"] {
+        assert_eq!(validate(&spec_with(&[("/checkpointing/storage", json!(right))])), [], "{right}");
+    }
+    let restore = json!({"from": "chk-50"});
+    assert_refused(&[("/restore", restore)], "spec.restore.from", "a checkpoint, a savepoint or a job directory");
+    let options = [("/checkpointing/storage", json!("JobManager")), ("/checkpointing/storageOptions", json!({}))];
+    assert_refused(&options, "spec.checkpointing.storageOptions", "s3:// storage only");
+    let options = json!({"endpoint": "minio:9000"});
+    let field = "spec.checkpointing.storageOptions.endpoint";
+    assert_refused(&[("/checkpointing/storageOptions", options)], field, "http://");
+}
+
+#[test]
+fn what_cannot_be_obeyed_yet_is_refused_by_name() {
+    let cases = [
+        ("mode", json!("AtLeastOnce")),
+        ("unaligned", json!(true)),
+        ("alignmentTimeout", json!("1s")),
+        ("savepointStorage", json!("s3://bucket/savepoints")),
+    ];
+    for (name, value) in cases {
+        let (pointer, field) = (format!("/checkpointing/{name}"), format!("spec.checkpointing.{name}"));
+        assert_refused(&[(&pointer, value)], &field, "not supported yet");
+    }
+}
+
+#[test]
+fn pod_templates_are_read_strictly() {
+    let unknown = json!({"podTemplate": {"spec": {"containers": [{"name": "jobmanager", "imag": "x"}]}}});
+    let field = "spec.jobManager.podTemplate.spec.containers[0].imag";
+    assert_refused(&[("/jobManager", unknown)], field, "not a field");
+    let wrong = json!({"podTemplate": {"spec": {"containers": [], "hostNetwork": "yes"}}});
+    let field = "spec.taskManager.podTemplate.spec.hostNetwork";
+    assert_refused(&[("/taskManager", wrong)], field, "boolean");
+    let quantity = json!({"resources": {"limits": {"memory": "lots"}}});
+    assert_refused(&[("/taskManager", quantity)], "spec.taskManager.resources.limits.memory", "not a quantity");
+}
+
+#[test]
+fn quantities() {
+    for right in ["1", "0.5", "500m", "2Gi", "1e3", "1E", ".5", "128974848"] {
+        assert!(is_quantity(right), "{right}");
+    }
+    for wrong in ["", "Gi", "1 Gi", "1gi", "-1", "1e", "1.2.3"] {
+        assert!(!is_quantity(wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn names() {
+    for right in ["a", "page-views-2", &"a".repeat(40)] {
+        assert_eq!(validate_name(right), Ok(()), "{right}");
+    }
+    for wrong in ["", "2a", "-a", "a-", "A", "a_b", "a.b", &"a".repeat(41)] {
+        assert!(validate_name(wrong).is_err(), "{wrong}");
+    }
+}
