@@ -15,11 +15,13 @@
 //! - [`restart`]: whether and when a failed job runs again (F1).
 //! - [`failure`]: whose fault, retry how, and the exit record of a process.
 
+pub mod coordinator;
 pub mod failure;
 pub mod graph;
 pub mod ids;
 pub mod job_master;
 pub mod key_group;
+pub mod ledger;
 pub mod message;
 pub mod metadata;
 pub mod options;

@@ -1,0 +1,110 @@
+//! What a start may do with the ledger it found: rules L3 and N3 as one pure function.
+
+use crate::ids::{Generation, ProcessId};
+use crate::job_master::{Directive, StartFrom};
+use crate::ledger::entry::{Ends, Entry};
+use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
+
+/// Who starts, and with what.
+#[derive(Debug, Clone, Copy)]
+pub struct Starter<'a> {
+    /// Its generation.
+    pub generation: Generation,
+    /// Its process.
+    pub process: &'a ProcessId,
+    /// What it was told.
+    pub directive: &'a Directive,
+    /// Planted bug: skip the directive's conditions.
+    pub(crate) ignore_directive: bool,
+    /// Planted bug: skip supersession.
+    pub(crate) ignore_fence: bool,
+}
+
+/// What it does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StartDecision {
+    /// Append `Started` and restore what a restart would restore.
+    Continue(RestorePoint),
+    /// Append `Started` and start empty.
+    Empty,
+    /// Append `Started` and restore this place.
+    Path {
+        /// As it was given.
+        from: String,
+        /// Drop state that no operator takes.
+        allow_non_restored_state: bool,
+    },
+    /// Append `Started` and the terminal entry that a completed last checkpoint calls for.
+    Conclude(Ends),
+    /// The job has ended already: report, append nothing.
+    Report(LedgerState),
+    /// A later generation, or another process of this one, has the ledger.
+    Superseded(Generation),
+    /// The ledger went on since the directive was written.
+    StateMoved {
+        /// Number of its last entry.
+        last: u64,
+    },
+    /// The ledger ends before what the controller has seen.
+    StateMissing {
+        /// Number of its last entry from m on, if any.
+        last: Option<u64>,
+    },
+    /// The job was handed to another candidate or ledger, which this release cannot follow.
+    Elsewhere(LedgerState),
+}
+
+/// Decides. `last` is the last entry from m on, `None` when there is none.
+///
+/// A directive is carried out once: where the fold holds its id already, it is a `continue` (N3), also when the
+/// ledger still ends at m, because the first start may have ended right after its `Started` was reported.
+#[must_use]
+pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecision {
+    let Directive { id, seen, start } = starter.directive;
+    let Some(entry) = last else {
+        return if *seen == 0 || starter.ignore_directive {
+            without_ledger(start)
+        } else {
+            StartDecision::StateMissing { last: None }
+        };
+    };
+    if !starter.ignore_fence && entry.generation >= starter.generation && entry.process != *starter.process {
+        return StartDecision::Superseded(entry.generation);
+    }
+    if entry.number < *seen && !starter.ignore_directive {
+        return StartDecision::StateMissing { last: Some(entry.number) };
+    }
+    let fold = entry.folded();
+    if matches!(fold.state, LedgerState::HandedOver | LedgerState::MovedTo) {
+        return StartDecision::Elsewhere(fold.state);
+    }
+    match start {
+        StartFrom::Continue => continue_from(&fold),
+        _ if fold.directive == *id => continue_from(&fold),
+        _ if entry.number != *seen && !starter.ignore_directive => StartDecision::StateMoved { last: entry.number },
+        StartFrom::ResumeLatest => StartDecision::Continue(fold.restore_point),
+        StartFrom::Path { from, allow_non_restored_state } => {
+            StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
+        }
+        StartFrom::Empty => StartDecision::Empty,
+    }
+}
+
+fn without_ledger(start: &StartFrom) -> StartDecision {
+    match start {
+        StartFrom::Path { from, allow_non_restored_state } => {
+            StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
+        }
+        StartFrom::Continue | StartFrom::ResumeLatest | StartFrom::Empty => StartDecision::Empty,
+    }
+}
+
+fn continue_from(fold: &Fold) -> StartDecision {
+    if fold.state.is_terminal() {
+        return StartDecision::Report(fold.state);
+    }
+    match fold.ending {
+        Ends::None => StartDecision::Continue(fold.restore_point.clone()),
+        ends => StartDecision::Conclude(ends),
+    }
+}

@@ -1,0 +1,245 @@
+//! What all entries so far amount to: carried by the next entry, so that the last one alone tells the job (L1).
+//!
+//! [`Fold::with`] is the only place that gives an entry its meaning. Lists that grow with the job's life are bounded.
+
+use crate::failure::Failure;
+use crate::ids::{CheckpointId, Generation, OperatorUid};
+use crate::ledger::entry::{CheckpointKey, Ends, Entry, EntryKind, SnapshotReference};
+use crate::restart::FailureCounts;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Requests whose results are kept (L1).
+const REQUESTS_LIMIT: usize = 50;
+
+/// The job as its ledger tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Fold {
+    /// The job's state.
+    pub state: LedgerState,
+    /// Id of the directive that the last generation was started with (N3).
+    pub directive: String,
+    /// The last checkpoint id that an entry names, complete or failed (K2).
+    pub last_checkpoint: CheckpointId,
+    /// Completed checkpoints that are kept, oldest first.
+    pub retained: Vec<RetainedCheckpoint>,
+    /// What a restart restores.
+    pub restore_point: RestorePoint,
+    /// Set between a `Checkpoint` that ends the job and the terminal entry.
+    pub ending: Ends,
+    /// The root cause, once `Failed`.
+    pub failure: Option<Failure>,
+    /// Snapshots that must not be deleted.
+    pub pins: Vec<Pin>,
+    /// Savepoints that exist, by URI of their directory.
+    pub savepoints: Vec<String>,
+    /// The last requests with their results, oldest first.
+    pub requests: Vec<Request>,
+    /// Failed attempts (F1).
+    pub failures: FailureCounts,
+    /// All sinks have confirmed the commits of this checkpoint (S6).
+    pub committed_through: CheckpointId,
+    /// The sinks of the last run (S3).
+    pub sinks: Vec<SinkSlots>,
+    /// Entries below this number are litter (L4).
+    pub trimmed_below: u64,
+    /// First entries of generations from `trimmed_below` on; older ones stay in the store as well (L4).
+    pub first_entries: Vec<u64>,
+    /// The last generation that appended.
+    pub generation: Generation,
+    /// Endpoint of the store that was last probed (L7).
+    pub probed: Option<String>,
+}
+
+/// A job's state as far as its ledger knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum LedgerState {
+    /// No entry yet.
+    #[default]
+    Empty,
+    /// A generation runs it.
+    Running,
+    /// All input was read.
+    Finished,
+    /// Stopped on request.
+    Stopped,
+    /// Cancelled on request.
+    Cancelled,
+    /// Ended by a failure.
+    Failed,
+    /// A candidate takes over (G2).
+    HandedOver,
+    /// It goes on in another ledger.
+    MovedTo,
+}
+
+impl LedgerState {
+    /// Whether the last entry is a terminal one.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Finished | Self::Stopped | Self::Cancelled | Self::Failed | Self::MovedTo)
+    }
+}
+
+/// What a restart restores: until a start's first own checkpoint the same as that start did (K7).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RestorePoint {
+    /// The latest retained checkpoint.
+    #[default]
+    Latest,
+    /// Nothing.
+    Empty,
+    /// This snapshot.
+    Snapshot(SnapshotReference),
+}
+
+/// A completed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RetainedCheckpoint {
+    /// Which.
+    #[serde(flatten)]
+    pub key: CheckpointKey,
+    /// When it was triggered.
+    pub triggered_at: Timestamp,
+    /// When its entry was appended.
+    pub completed_at: Timestamp,
+    /// Bytes of state.
+    pub bytes: u64,
+}
+
+/// A snapshot that must not be deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pin {
+    /// URI of its directory.
+    pub snapshot: String,
+    /// On whose behalf.
+    pub holder: String,
+}
+
+/// A savepoint request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// Of the request.
+    pub id: String,
+    /// `savepoint`, `stop` or `drain`.
+    pub kind: String,
+    /// When it is given up.
+    pub deadline: Timestamp,
+    /// How it ended, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RequestResult>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RequestResult {
+    /// The savepoint's directory.
+    Path(String),
+    /// Why there is none.
+    Failed(Failure),
+}
+
+/// A sink as far as aborting its old transactions needs to know it (S3).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SinkSlots {
+    /// Which.
+    pub uid: OperatorUid,
+    /// Its subtasks.
+    pub parallelism: u32,
+    /// Transactional ids per subtask.
+    pub slots: u32,
+}
+
+impl Fold {
+    /// The checkpoint that a restart restores.
+    #[must_use]
+    pub fn latest(&self) -> Option<&RetainedCheckpoint> {
+        self.retained.last()
+    }
+
+    /// The fold with one more entry.
+    #[must_use]
+    pub fn with(mut self, entry: &Entry) -> Self {
+        if entry.generation != self.generation {
+            self.generation = entry.generation;
+            self.first_entries.push(entry.number);
+        }
+        self.apply(entry);
+        self
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        match &entry.kind {
+            EntryKind::Started { restored_from, probed, .. } => {
+                self.start(entry, restored_from.as_ref(), probed.as_ref())
+            }
+            EntryKind::Restarted { .. } => self.state = LedgerState::Running,
+            EntryKind::Checkpoint { checkpoint, savepoint, ends, drops } => {
+                self.last_checkpoint = self.last_checkpoint.max(checkpoint.key.id);
+                self.retained.retain(|kept| !drops.contains(&kept.key));
+                self.retained.push(checkpoint.clone());
+                self.restore_point = RestorePoint::Latest;
+                self.ending = *ends;
+                self.savepoints.extend(savepoint.clone());
+            }
+            EntryKind::CheckpointFailed { id, .. } => self.last_checkpoint = self.last_checkpoint.max(*id),
+            EntryKind::SavepointRequested { id, kind, deadline } => {
+                self.request(Request { id: id.clone(), kind: kind.clone(), deadline: *deadline, result: None });
+            }
+            EntryKind::Savepoint { id, path } => self.answer(id, RequestResult::Path(path.clone())),
+            EntryKind::SavepointFailed { id, failure } => self.answer(id, RequestResult::Failed(failure.clone())),
+            EntryKind::Disposed { path } => self.savepoints.retain(|kept| kept != path),
+            EntryKind::Pinned { snapshot, holder } => {
+                self.pins.push(Pin { snapshot: snapshot.clone(), holder: holder.clone() });
+            }
+            EntryKind::Released { snapshot, holder } => {
+                self.pins.retain(|pin| pin.snapshot != *snapshot || pin.holder != *holder);
+            }
+            EntryKind::Stopped => self.end(LedgerState::Stopped, &[]),
+            EntryKind::Finished { drops } => self.end(LedgerState::Finished, drops),
+            EntryKind::Cancelled { drops } => self.end(LedgerState::Cancelled, drops),
+            EntryKind::Failed { failure } => {
+                self.end(LedgerState::Failed, &[]);
+                self.failure = Some(failure.clone());
+            }
+            EntryKind::HandedOver { .. } => self.state = LedgerState::HandedOver,
+            EntryKind::MovedTo { .. } => self.end(LedgerState::MovedTo, &[]),
+        }
+    }
+
+    fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>, probed: Option<&String>) {
+        self.state = LedgerState::Running;
+        self.directive.clone_from(&entry.directive);
+        self.restore_point = restored_from.map_or(RestorePoint::Empty, |from| RestorePoint::Snapshot(from.clone()));
+        self.ending = Ends::None;
+        self.failure = None;
+        if probed.is_some() {
+            self.probed = probed.cloned();
+        }
+    }
+
+    fn end(&mut self, state: LedgerState, drops: &[CheckpointKey]) {
+        self.state = state;
+        self.ending = Ends::None;
+        self.retained.retain(|kept| !drops.contains(&kept.key));
+    }
+
+    fn request(&mut self, request: Request) {
+        self.requests.push(request);
+        let surplus = self.requests.len().saturating_sub(REQUESTS_LIMIT);
+        self.requests.drain(..surplus);
+    }
+
+    fn answer(&mut self, id: &str, result: RequestResult) {
+        if let Some(request) = self.requests.iter_mut().find(|request| request.id == id) {
+            request.result = Some(result);
+        }
+    }
+}
