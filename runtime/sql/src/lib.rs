@@ -1,1 +1,115 @@
-//! sluice-sql
+//! SQL text → a program: the same statements give the same job graph in every process of a job (design §2).
+//!
+//! DataFusion resolves names and types and evaluates expressions; the dataflow, its state and its changelogs are ours.
+//! No I/O, no clock, no randomness; connectors are asked through [`ConnectorCatalog`], which contacts nobody.
+//!
+//! The flow, by [`plan`]:
+//! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser.
+//! 2. `catalog`: the declared tables; `functions`: what may be called.
+//! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
+//! 4. `relational`: a query → a typed logical plan, pruned; `diagnose` turns DataFusion's complaints into ours.
+//! 5. `uid`: ids of operators, from the statement as written (design §9).
+//! 6. `translate`: the plan → chains of operators, with `calc` fusing filters and projections; `operators` makes the
+//!    engine's operators; `graph` puts the vertices together.
+//!
+//! Differences from Flink that callers should know: SUM over whole numbers is BIGINT, over FLOAT DOUBLE; lengths of CHAR
+//! and VARCHAR are not enforced; the session's time zone is UTC.
+
+mod calc;
+mod catalog;
+mod diagnose;
+mod error;
+mod explain;
+mod functions;
+mod graph;
+mod operators;
+mod parse;
+mod relational;
+#[cfg(test)]
+mod tests;
+mod translate;
+mod types;
+mod uid;
+mod validate;
+
+pub use error::{SqlError, SqlErrorKind};
+pub use explain::explain;
+
+use crate::catalog::Tables;
+use crate::error::SourceText;
+use crate::functions::Functions;
+use crate::graph::GraphBuilder;
+use crate::parse::Insert;
+use crate::relational::Relational;
+use crate::translate::Translator;
+use crate::uid::Uids;
+use crate::validate::Validator;
+use datafusion_sql::sqlparser::tokenizer::Location;
+use sluice_engine::program::Program;
+use sluice_engine::table::ConnectorCatalog;
+
+/// What a plan depends on besides the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Subtasks per vertex.
+    pub parallelism: u32,
+    /// Number of key groups.
+    pub max_parallelism: u16,
+}
+
+/// Plans all statements of a program: every INSERT INTO becomes a pipeline of one graph.
+///
+/// # Errors
+/// With the first mistake in the text and its place.
+pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
+    let text = SourceText(sql);
+    let script = parse::parse(text)?;
+    if script.inserts.is_empty() {
+        let message = "the program has no INSERT INTO statement, so there is nothing to run";
+        return Err(text.error(SqlErrorKind::Invalid, Location::empty(), message));
+    }
+    let tables = Tables::new(text, script.tables)?;
+    let functions = Functions::new();
+    let relational = Relational::new(&tables, &functions);
+    let mut graph = GraphBuilder::default();
+    for insert in &script.inserts {
+        let validator = Validator { text, tables: &tables, functions: &functions };
+        plan_insert(validator, &relational, options, catalog, insert, &mut graph)?;
+    }
+    Ok(graph.finish(options.max_parallelism))
+}
+
+fn plan_insert(
+    validator: Validator<'_>,
+    relational: &Relational<'_>,
+    options: &PlanOptions,
+    connectors: &dyn ConnectorCatalog,
+    insert: &Insert,
+    graph: &mut GraphBuilder,
+) -> Result<(), SqlError> {
+    let Validator { text, tables, .. } = validator;
+    tables.resolve(text, &insert.table)?;
+    validator.query(&insert.query)?;
+    let uids = Uids::new(validator, &insert.table.value, &insert.query)?;
+    let diagnose = |error| diagnose::diagnose(text, relational, &insert.query, &error);
+    let plan = relational.plan(&insert.query).map_err(diagnose)?;
+    let aggregates = uids.aggregates.clone();
+    let mut translator = Translator {
+        text,
+        tables,
+        connectors,
+        options,
+        insert,
+        uids: &uids,
+        graph,
+        calcs: 0,
+        aggregates,
+        sends_update_before: false,
+    };
+    let target = translator.target(&plan.schema().inner().clone())?;
+    translator.sends_update_before = target.wants_update_before();
+    let shaped = translator.shaped(plan, &target)?;
+    let plan = relational.optimize(shaped).map_err(diagnose)?;
+    let stream = translator.stream(&plan)?;
+    translator.write(stream, target)
+}

@@ -1,0 +1,126 @@
+//! Puts a program together: chains of operators become vertices, and edges run between them.
+//!
+//! Chains are closed from the sources down, so that vertices come out in topological order. Ids of operators are
+//! unique over the whole program: the second use of one is refused.
+
+use crate::uid::Uids;
+use arrow::datatypes::SchemaRef;
+use sluice_engine::operator::OperatorFactory;
+use sluice_engine::program::{Program, VertexProgram};
+use sluice_engine::sink::SinkFactory;
+use sluice_engine::source::SourceFactory;
+use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
+use sluice_protocol::{OperatorUid, VertexId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A program under construction.
+#[derive(Default)]
+pub(crate) struct GraphBuilder {
+    vertices: Vec<Vertex>,
+    programs: Vec<VertexProgram>,
+    edges: Vec<Edge>,
+    uids: BTreeSet<OperatorUid>,
+}
+
+/// The second use of an operator's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UidClash(pub(crate) OperatorUid);
+
+/// A chain that still grows at its end.
+pub(crate) struct Chain {
+    names: Vec<String>,
+    infos: Vec<OperatorInfo>,
+    source: Option<(OperatorUid, Arc<dyn SourceFactory>)>,
+    operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)>,
+    sink: Option<(OperatorUid, Arc<dyn SinkFactory>)>,
+    input: Option<(VertexId, Partitioning)>,
+    parallelism: u32,
+    schema: SchemaRef,
+}
+
+impl Chain {
+    /// Begins with a source.
+    pub(crate) fn from_source(
+        info: OperatorInfo,
+        name: String,
+        factory: Arc<dyn SourceFactory>,
+        parallelism: u32,
+        schema: SchemaRef,
+    ) -> Self {
+        let source = Some((info.uid.clone(), factory));
+        let (names, infos) = (vec![name], vec![info]);
+        Self { names, infos, source, operators: Vec::new(), sink: None, input: None, parallelism, schema }
+    }
+
+    /// Begins after an exchange.
+    pub(crate) fn from_edge(from: VertexId, partitioning: Partitioning, parallelism: u32, schema: SchemaRef) -> Self {
+        Self {
+            names: Vec::new(),
+            infos: Vec::new(),
+            source: None,
+            operators: Vec::new(),
+            sink: None,
+            input: Some((from, partitioning)),
+            parallelism,
+            schema,
+        }
+    }
+
+    /// Adds an operator.
+    pub(crate) fn push(&mut self, info: OperatorInfo, name: &str, factory: Arc<dyn OperatorFactory>) {
+        self.schema = factory.output_schema();
+        self.operators.push((info.uid.clone(), factory));
+        self.names.push(name.to_owned());
+        self.infos.push(info);
+    }
+
+    /// Ends with a sink.
+    pub(crate) fn end_with(&mut self, info: OperatorInfo, name: String, factory: Arc<dyn SinkFactory>) {
+        self.sink = Some((info.uid.clone(), factory));
+        self.names.push(name);
+        self.infos.push(info);
+    }
+
+    /// What comes out at its end.
+    pub(crate) const fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+}
+
+impl GraphBuilder {
+    /// Makes a chain a vertex.
+    pub(crate) fn close(&mut self, chain: Chain) -> Result<VertexId, UidClash> {
+        for info in &chain.infos {
+            if !self.uids.insert(info.uid.clone()) {
+                return Err(UidClash(info.uid.clone()));
+            }
+        }
+        let id = VertexId(u32::try_from(self.vertices.len()).unwrap_or(u32::MAX));
+        if let Some((from, partitioning)) = chain.input {
+            self.edges.push(Edge { from, to: id, partitioning });
+        }
+        let name = chain.names.join(" -> ");
+        self.vertices.push(Vertex { id, name, parallelism: chain.parallelism, operators: chain.infos });
+        self.programs.push(VertexProgram {
+            source: chain.source,
+            operators: chain.operators,
+            sink: chain.sink,
+            output_schema: chain.schema,
+        });
+        Ok(id)
+    }
+
+    /// All vertices are there.
+    pub(crate) fn finish(mut self, max_parallelism: u16) -> Program {
+        self.edges.sort_by_key(|edge| (edge.from, edge.to));
+        let graph = JobGraph { vertices: self.vertices, edges: self.edges, max_parallelism };
+        Program { graph, vertices: self.programs }
+    }
+}
+
+/// What a stateless operator is called, by its place.
+pub(crate) fn calc_info(uids: &Uids, number: usize, description: String) -> OperatorInfo {
+    let description = format!("Calc({description})");
+    OperatorInfo { uid: uids.calc(number), kind: OperatorKind::Stateless, description }
+}

@@ -1,0 +1,283 @@
+//! From text to statements: a small front end for Flink's statements around sqlparser's parser of queries.
+//!
+//! DDL is read token by token, since no dialect of sqlparser's speaks Flink's; the query of an INSERT is handed to
+//! sqlparser as it is, so all places point into the user's text. Knows no catalog: names are resolved later.
+
+mod create_table;
+
+use crate::error::{SourceText, SqlError, SqlErrorKind};
+use arrow::datatypes::DataType;
+use datafusion_sql::sqlparser::ast::{Ident, Query};
+use datafusion_sql::sqlparser::dialect::GenericDialect;
+use datafusion_sql::sqlparser::keywords::Keyword;
+use datafusion_sql::sqlparser::parser::{Parser, ParserError};
+use datafusion_sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
+
+static DIALECT: GenericDialect = GenericDialect {};
+
+/// All statements of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    /// In the order written.
+    pub(crate) tables: Vec<CreateTable>,
+    /// In the order written.
+    pub(crate) inserts: Vec<Insert>,
+}
+
+/// CREATE TABLE.
+#[derive(Debug)]
+pub(crate) struct CreateTable {
+    /// Its name.
+    pub(crate) name: Ident,
+    /// `IF NOT EXISTS`.
+    pub(crate) if_not_exists: bool,
+    /// Its columns, at least one.
+    pub(crate) columns: Vec<ColumnDefinition>,
+    /// Positions of the PRIMARY KEY columns.
+    pub(crate) primary_key: Vec<usize>,
+    /// The options of WITH.
+    pub(crate) options: Vec<OptionDefinition>,
+}
+
+/// A column of CREATE TABLE.
+#[derive(Debug)]
+pub(crate) struct ColumnDefinition {
+    /// Its name.
+    pub(crate) name: Ident,
+    /// Its type.
+    pub(crate) data_type: DataType,
+    /// Without NOT NULL and not part of the primary key.
+    pub(crate) nullable: bool,
+}
+
+/// An option of WITH.
+#[derive(Debug)]
+pub(crate) struct OptionDefinition {
+    /// As written.
+    pub(crate) key: String,
+    /// Where the key stands.
+    pub(crate) key_at: Location,
+    /// As written, `${secret:…}` included.
+    pub(crate) value: String,
+}
+
+/// INSERT INTO … SELECT.
+#[derive(Debug)]
+pub(crate) struct Insert {
+    /// The sink.
+    pub(crate) table: Ident,
+    /// The sink's columns when they are listed.
+    pub(crate) columns: Vec<Ident>,
+    /// What fills it.
+    pub(crate) query: Box<Query>,
+    /// Where the query begins.
+    pub(crate) query_at: Location,
+}
+
+/// Reads all statements.
+pub(crate) fn parse(text: SourceText<'_>) -> Result<Script, SqlError> {
+    let tokens = Tokenizer::new(&DIALECT, text.0)
+        .tokenize_with_location()
+        .map_err(|error| text.error(SqlErrorKind::Syntax, error.location, error.message))?;
+    let parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens);
+    let mut reader = Reader { text, parser };
+    let mut script = Script::default();
+    loop {
+        while reader.parser.consume_token(&Token::SemiColon) {}
+        if reader.parser.peek_token_ref().token == Token::EOF {
+            return Ok(script);
+        }
+        reader.statement(&mut script)?;
+        reader.end_of_statement()?;
+    }
+}
+
+/// The parser together with the text that its places point into.
+struct Reader<'a> {
+    text: SourceText<'a>,
+    parser: Parser<'static>,
+}
+
+impl Reader<'_> {
+    fn statement(&mut self, script: &mut Script) -> Result<(), SqlError> {
+        let at = self.here();
+        match self.peek_word().as_deref() {
+            Some("CREATE") => script.tables.push(self.create()?),
+            Some("INSERT") => script.inserts.push(self.insert()?),
+            Some("EXECUTE" | "BEGIN") => self.statement_set(script)?,
+            Some("SET" | "RESET") => {
+                let advice = "SET is not supported: what it would set is in the StreamJob's spec";
+                return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
+            }
+            Some("SELECT" | "WITH" | "VALUES") => {
+                let advice = "a query needs a sink: write INSERT INTO table SELECT …";
+                return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
+            }
+            Some(
+                word @ ("DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "EXPLAIN" | "LOAD" | "UNLOAD" | "ADD"
+                | "REMOVE" | "UPDATE" | "DELETE" | "ANALYZE" | "TRUNCATE" | "CALL" | "COMPILE" | "REPLACE"),
+            ) => return Err(self.text.unsupported(word, at)),
+            _ => return Err(self.unexpected("a statement: CREATE TABLE, INSERT INTO or EXECUTE STATEMENT SET")),
+        }
+        Ok(())
+    }
+
+    fn create(&mut self) -> Result<CreateTable, SqlError> {
+        self.expect_word("CREATE")?;
+        let _temporary = self.take_word("TEMPORARY");
+        let at = self.here();
+        match self.peek_word().as_deref() {
+            Some("TABLE") => self.create_table(),
+            Some(
+                word @ ("VIEW" | "FUNCTION" | "CATALOG" | "DATABASE" | "MODEL" | "SYSTEM" | "MATERIALIZED" | "OR"),
+            ) => {
+                let word = if word == "OR" { "OR REPLACE" } else { word };
+                Err(self.text.unsupported(&format!("CREATE {word}"), at))
+            }
+            _ => Err(self.unexpected("TABLE")),
+        }
+    }
+
+    fn insert(&mut self) -> Result<Insert, SqlError> {
+        self.expect_word("INSERT")?;
+        let at = self.here();
+        if self.take_word("OVERWRITE") {
+            return Err(self.text.unsupported("INSERT OVERWRITE", at));
+        }
+        self.expect_word("INTO")?;
+        let _table = self.take_word("TABLE");
+        let table = self.name()?;
+        let at = self.here();
+        if self.take_word("PARTITION") {
+            return Err(self.text.unsupported("INSERT INTO … PARTITION", at));
+        }
+        let columns = if self.at_column_list() { self.name_list()? } else { Vec::new() };
+        let query_at = self.here();
+        let query = self.parser.parse_query().map_err(|error| self.text.syntax(&error))?;
+        Ok(Insert { table, columns, query, query_at })
+    }
+
+    /// `(a, b)` follows, and not a query in brackets.
+    fn at_column_list(&self) -> bool {
+        let [open, next] = self.parser.peek_tokens_ref();
+        let begins_query = matches!(&next.token, Token::Word(word)
+            if matches!(word.keyword, Keyword::SELECT | Keyword::WITH | Keyword::VALUES));
+        open.token == Token::LParen && !begins_query && next.token != Token::LParen
+    }
+
+    /// `EXECUTE STATEMENT SET BEGIN insert; … END`, or the older `BEGIN STATEMENT SET; insert; … END`.
+    fn statement_set(&mut self, script: &mut Script) -> Result<(), SqlError> {
+        if self.take_word("EXECUTE") {
+            self.expect_word("STATEMENT")?;
+            self.expect_word("SET")?;
+            self.expect_word("BEGIN")?;
+        } else {
+            self.expect_word("BEGIN")?;
+            self.expect_word("STATEMENT")?;
+            self.expect_word("SET")?;
+            self.end_of_statement()?;
+        }
+        let mut inserts = 0;
+        loop {
+            while self.parser.consume_token(&Token::SemiColon) {}
+            if self.take_word("END") && inserts > 0 {
+                return Ok(());
+            }
+            if self.peek_word().as_deref() != Some("INSERT") {
+                return Err(self.unexpected("INSERT INTO or END of the statement set"));
+            }
+            script.inserts.push(self.insert()?);
+            inserts += 1;
+            self.end_of_statement()?;
+        }
+    }
+
+    /// A semicolon, the end of the text, or the END of a statement set, which is left for its reader.
+    fn end_of_statement(&mut self) -> Result<(), SqlError> {
+        if self.parser.consume_token(&Token::SemiColon) || self.parser.peek_token_ref().token == Token::EOF {
+            return Ok(());
+        }
+        Err(self.unexpected("';' or the end of the statement"))
+    }
+
+    /// A table name; one with a catalog or database before it is refused.
+    fn name(&mut self) -> Result<Ident, SqlError> {
+        let name = self.identifier("a table name")?;
+        let at = self.here();
+        if self.parser.consume_token(&Token::Period) {
+            return Err(self.text.unsupported("a table name with a catalog or database", at));
+        }
+        Ok(name)
+    }
+
+    fn name_list(&mut self) -> Result<Vec<Ident>, SqlError> {
+        self.expect_token(&Token::LParen)?;
+        let mut names = vec![self.identifier("a column name")?];
+        while self.parser.consume_token(&Token::Comma) {
+            names.push(self.identifier("a column name")?);
+        }
+        self.expect_token(&Token::RParen)?;
+        Ok(names)
+    }
+
+    fn identifier(&mut self, what: &str) -> Result<Ident, SqlError> {
+        match &self.parser.peek_token_ref().token {
+            Token::Word(_) => self.parser.parse_identifier().map_err(|error| self.text.syntax(&error)),
+            _ => Err(self.unexpected(what)),
+        }
+    }
+
+    /// `'text'`, with its place.
+    fn string(&mut self, what: &str) -> Result<(String, Location), SqlError> {
+        let token = self.parser.peek_token_ref().clone();
+        match token.token {
+            Token::SingleQuotedString(value) => {
+                self.parser.advance_token();
+                Ok((value, token.span.start))
+            }
+            _ => Err(self.unexpected(what)),
+        }
+    }
+
+    /// Where the next token stands.
+    fn here(&self) -> Location {
+        let token = self.parser.peek_token_ref();
+        if token.token == Token::EOF { self.text.end() } else { token.span.start }
+    }
+
+    /// The next token in capitals when it is an unquoted word.
+    fn peek_word(&self) -> Option<String> {
+        match &self.parser.peek_token_ref().token {
+            Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_uppercase()),
+            _ => None,
+        }
+    }
+
+    fn take_word(&mut self, word: &str) -> bool {
+        let is_next = self.peek_word().as_deref() == Some(word);
+        if is_next {
+            self.parser.advance_token();
+        }
+        is_next
+    }
+
+    fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
+        if self.take_word(word) { Ok(()) } else { Err(self.unexpected(word)) }
+    }
+
+    fn expect_token(&mut self, token: &Token) -> Result<(), SqlError> {
+        if self.parser.consume_token(token) { Ok(()) } else { Err(self.unexpected(&format!("'{token}'"))) }
+    }
+
+    fn unexpected(&self, expected: &str) -> SqlError {
+        let found = match &self.parser.peek_token_ref().token {
+            Token::EOF => "the end of the text".to_owned(),
+            token => format!("'{token}'"),
+        };
+        self.text.error(SqlErrorKind::Syntax, self.here(), format!("expected {expected}, found {found}"))
+    }
+
+    fn syntax(&self, error: &ParserError) -> SqlError {
+        self.text.syntax(error)
+    }
+}

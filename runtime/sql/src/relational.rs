@@ -1,0 +1,185 @@
+//! From a query's syntax tree to a typed logical plan, by DataFusion's planner and analyser.
+//!
+//! DataFusion resolves names and types here and nothing else: what may run was checked before, how it runs is decided
+//! after. Literals are typed as in Flink (whole numbers INT, decimals DECIMAL). Of the optimiser only two rules are
+//! used, which hold for unbounded input too: constant folding, and pruning of columns down to the scan.
+
+use crate::catalog::Tables;
+use crate::functions::Functions;
+use crate::types;
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue, TableReference, not_impl_err, plan_err};
+use datafusion_expr::expr_rewriter::NamePreserver;
+use datafusion_expr::logical_plan::builder::LogicalTableSource;
+use datafusion_expr::planner::{ExprPlanner, TypePlanner};
+use datafusion_expr::{
+    AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+};
+use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
+use datafusion_functions_aggregate::planner::AggregateFunctionPlanner;
+use datafusion_optimizer::optimize_projections::OptimizeProjections;
+use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
+use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext};
+use datafusion_sql::planner::{ContextProvider, NullOrdering, ParserOptions, SqlToRel};
+use datafusion_sql::sqlparser::ast::{DataType as SqlType, Query, Statement};
+use std::sync::Arc;
+
+/// Plans queries over the declared tables.
+#[derive(Debug)]
+pub(crate) struct Relational<'a> {
+    tables: &'a Tables,
+    functions: &'a Functions,
+    options: ConfigOptions,
+    expression_planners: Vec<Arc<dyn ExprPlanner>>,
+    type_planner: Arc<dyn TypePlanner>,
+}
+
+impl<'a> Relational<'a> {
+    pub(crate) fn new(tables: &'a Tables, functions: &'a Functions) -> Self {
+        Self {
+            tables,
+            functions,
+            options: ConfigOptions::default(),
+            expression_planners: vec![Arc::new(UnicodeFunctionPlanner), Arc::new(AggregateFunctionPlanner)],
+            type_planner: Arc::new(FlinkTypes),
+        }
+    }
+
+    /// The typed plan of a query, not optimised.
+    pub(crate) fn plan(&self, query: &Query) -> Result<LogicalPlan> {
+        let planner = SqlToRel::new_with_options(self, parser_options());
+        let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query.clone())))?;
+        let plan = plan.transform_up(type_literals)?.data;
+        Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})
+    }
+
+    /// The plan with constants folded and columns pruned; its output is the same.
+    pub(crate) fn optimize(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        let rules =
+            Optimizer::with_rules(vec![Arc::new(SimplifyExpressions::new()), Arc::new(OptimizeProjections::new())]);
+        let context = OptimizerContext::new_with_config_options(Arc::new(self.options.clone()))
+            .without_query_execution_start_time()
+            .with_skip_failing_rules(false);
+        rules.optimize(plan, &context, |_, _| {})
+    }
+}
+
+const fn parser_options() -> ParserOptions {
+    ParserOptions {
+        parse_float_as_decimal: true,
+        enable_ident_normalization: false,
+        support_varchar_with_length: true,
+        enable_options_value_normalization: false,
+        collect_spans: true,
+        map_string_types_to_utf8view: false,
+        default_null_ordering: NullOrdering::NullsMax,
+    }
+}
+
+/// Makes whole-number literals INT where they fit, and outputs of string views plain strings; names stay.
+fn type_literals(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let names = NamePreserver::new(&plan);
+    let inputs = plan.inputs();
+    let schema = match inputs.first() {
+        Some(input) => Arc::clone(input.schema()),
+        None => return Ok(Transformed::no(plan)),
+    };
+    let makes_columns = matches!(plan, LogicalPlan::Projection(_));
+    let plan = plan.map_expressions(|expression| {
+        let name = names.save(&expression);
+        let narrowed = expression.transform_up(|node| Ok(narrow(node)))?;
+        let plain = if makes_columns { plain_string(narrowed.data, &schema)? } else { narrowed.data };
+        Ok(Transformed::yes(name.restore(plain)))
+    })?;
+    plan.map_data(LogicalPlan::recompute_schema)
+}
+
+fn narrow(expression: Expr) -> Transformed<Expr> {
+    match &expression {
+        Expr::Literal(ScalarValue::Int64(Some(value)), metadata) => match i32::try_from(*value) {
+            Ok(value) => Transformed::yes(Expr::Literal(ScalarValue::Int32(Some(value)), metadata.clone())),
+            Err(_) => Transformed::no(expression),
+        },
+        _ => Transformed::no(expression),
+    }
+}
+
+fn plain_string(expression: Expr, schema: &DFSchema) -> Result<Expr> {
+    Ok(match expression.get_type(schema) {
+        Ok(DataType::Utf8View | DataType::LargeUtf8) => Expr::Cast(Cast::new(Box::new(expression), DataType::Utf8)),
+        _ => expression,
+    })
+}
+
+/// SQL types as Flink names them, in CAST.
+#[derive(Debug)]
+struct FlinkTypes;
+
+impl TypePlanner for FlinkTypes {
+    fn plan_type_field(&self, sql_type: &SqlType) -> Result<Option<FieldRef>> {
+        match types::arrow_type(sql_type) {
+            Ok(data_type) => Ok(Some(Arc::new(Field::new("", data_type, true)))),
+            Err(types::TypeRefusal::Unsupported(what)) => not_impl_err!("{what} is not supported yet"),
+            Err(types::TypeRefusal::Unknown(message)) => plan_err!("{message}"),
+        }
+    }
+}
+
+impl ContextProvider for Relational<'_> {
+    fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
+        match self.tables.get(name.table()) {
+            Some(table) => Ok(Arc::new(LogicalTableSource::new(Arc::clone(&table.schema)))),
+            None => Err(DataFusionError::Plan(format!("table '{name}' does not exist"))),
+        }
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        &self.expression_planners
+    }
+
+    fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {
+        Some(Arc::clone(&self.type_planner))
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        self.functions.scalar(name)
+    }
+
+    fn get_higher_order_meta(&self, _name: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {
+        self.functions.aggregate(name)
+    }
+
+    fn get_window_meta(&self, _name: &str) -> Option<Arc<WindowUDF>> {
+        None
+    }
+
+    fn get_variable_type(&self, _variable_names: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        &self.options
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.functions.scalar_names()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        self.functions.aggregate_names()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,230 @@
+//! The end of a statement: columns are written to the sink's columns, and the sink must be able to take the changes.
+//!
+//! Column checks and implicit casts follow Flink's; what a sink takes it declares itself (S7).
+
+use super::scan::names;
+use super::{Lineage, Stream, Translator, Updates};
+use crate::catalog::Table;
+use crate::error::{SqlError, SqlErrorKind, nearest};
+use crate::types::{is_implicit, sql_name};
+use arrow::datatypes::{FieldRef, SchemaRef};
+use datafusion_common::{Column, ScalarValue};
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
+use datafusion_sql::sqlparser::ast::{SelectItem, SetExpr, Spanned};
+use datafusion_sql::sqlparser::tokenizer::Location;
+use sluice_engine::sink::{AcceptedKinds, SinkFactory};
+use sluice_protocol::graph::{OperatorInfo, OperatorKind};
+use std::sync::Arc;
+
+/// A sink that the statement writes to.
+pub(crate) struct Target<'a> {
+    table: &'a Table,
+    factory: Arc<dyn SinkFactory>,
+    /// For each column of the sink the query's column that fills it; none: null.
+    columns: Vec<Option<usize>>,
+    schema: SchemaRef,
+}
+
+impl Target<'_> {
+    /// Whether updates must carry the row as it was before.
+    pub(crate) fn wants_update_before(&self) -> bool {
+        self.factory.accepted_kinds() == AcceptedKinds::All
+    }
+}
+
+impl<'a> Translator<'a> {
+    /// Checks the query's columns against the sink's, and asks the connector for the sink.
+    pub(crate) fn target(&self, query: &SchemaRef) -> Result<Target<'a>, SqlError> {
+        let table = self.tables.resolve(self.text, &self.insert.table)?;
+        let columns = self.target_columns(table, query)?;
+        for (field, source) in table.schema.fields().iter().zip(&columns) {
+            match source {
+                Some(source) => self.check_type(table, field, *source, query)?,
+                None => self.check_absent(table, field)?,
+            }
+        }
+        let all: Vec<usize> = (0..table.schema.fields().len()).collect();
+        let descriptor = self.descriptor(table, &all)?;
+        let factory = self.connectors.sink(&descriptor).map_err(|error| self.refused(table, &error))?;
+        Ok(Target { table, factory, columns, schema: Arc::clone(&table.schema) })
+    }
+
+    fn target_columns(&self, table: &Table, query: &SchemaRef) -> Result<Vec<Option<usize>>, SqlError> {
+        let given = query.fields().len();
+        let listed = &self.insert.columns;
+        let wanted = if listed.is_empty() { table.schema.fields().len() } else { listed.len() };
+        if given != wanted {
+            let message = format!(
+                "the query has {given} columns ({}), but table '{}' is given {wanted} ({})",
+                columns_text(query),
+                table.name(),
+                if listed.is_empty() {
+                    columns_text(&table.schema)
+                } else {
+                    listed.iter().map(|column| column.value.as_str()).collect::<Vec<_>>().join(", ")
+                },
+            );
+            return Err(self.text.error(SqlErrorKind::Type, self.insert.query_at, message));
+        }
+        if listed.is_empty() {
+            return Ok((0..wanted).map(Some).collect());
+        }
+        let mut columns = vec![None; table.schema.fields().len()];
+        for (source, column) in listed.iter().enumerate() {
+            let Ok(position) = table.schema.index_of(&column.value) else {
+                let known = table.schema.fields().iter().map(|field| field.name().as_str());
+                let near = nearest(&column.value, known);
+                let message = format!("table '{}' has no column '{}'{near}", table.name(), column.value);
+                return Err(self.text.error(SqlErrorKind::UnknownColumn, column.span.start, message));
+            };
+            if columns[position].replace(source).is_some() {
+                let message = format!("column '{}' is listed twice", column.value);
+                return Err(self.text.error(SqlErrorKind::Duplicate, column.span.start, message));
+            }
+        }
+        Ok(columns)
+    }
+
+    fn check_type(&self, table: &Table, field: &FieldRef, source: usize, query: &SchemaRef) -> Result<(), SqlError> {
+        let given = query.field(source).data_type();
+        if is_implicit(given, field.data_type()) {
+            return Ok(());
+        }
+        let (given, wanted) = (sql_name(given), sql_name(field.data_type()));
+        let message = format!(
+            "column '{}' of table '{}' is {wanted}, but the query's column {} is {given}: write CAST(… AS {wanted})",
+            field.name(),
+            table.name(),
+            source + 1,
+        );
+        Err(self.text.error(SqlErrorKind::Type, self.item_at(source), message))
+    }
+
+    fn check_absent(&self, table: &Table, field: &FieldRef) -> Result<(), SqlError> {
+        if field.is_nullable() {
+            return Ok(());
+        }
+        let message = format!("column '{}' of table '{}' is NOT NULL and must be listed", field.name(), table.name());
+        Err(self.text.error(SqlErrorKind::Type, self.insert.table.span.start, message))
+    }
+
+    /// Where the query's column is written.
+    fn item_at(&self, source: usize) -> Location {
+        let item = match self.insert.query.body.as_ref() {
+            SetExpr::Select(select) => {
+                let has_wildcard = select
+                    .projection
+                    .iter()
+                    .any(|item| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
+                select.projection.get(source).filter(|_| !has_wildcard)
+            }
+            _ => None,
+        };
+        item.map(|item| item.span().start).filter(|at| at.line > 0).unwrap_or(self.insert.query_at)
+    }
+
+    /// Puts a projection over a plan that gives the sink's columns, with implicit casts and nulls where needed.
+    pub(crate) fn shaped(&self, plan: LogicalPlan, target: &Target<'_>) -> Result<LogicalPlan, SqlError> {
+        let expressions: datafusion_common::Result<Vec<Expr>> = target
+            .schema
+            .fields()
+            .iter()
+            .zip(&target.columns)
+            .map(|(field, source)| {
+                let value = match source {
+                    Some(source) => Expr::Column(Column::from(plan.schema().qualified_field(*source))),
+                    None => Expr::Literal(ScalarValue::Null, None),
+                };
+                Ok(value.cast_to(field.data_type(), plan.schema())?.alias(field.name()))
+            })
+            .collect();
+        expressions
+            .and_then(|expressions| LogicalPlanBuilder::from(plan.clone()).project(expressions)?.build())
+            .map_err(|error| self.planning(&error))
+    }
+
+    /// Ends a stream of the sink's columns at the sink.
+    pub(crate) fn write(&mut self, mut stream: Stream, target: Target<'a>) -> Result<(), SqlError> {
+        if let Some(updates) = &stream.updates {
+            self.check_changes(&stream, updates, &target)?;
+        }
+        let name = target.table.name();
+        if stream.calc.outputs.len() != target.schema.fields().len() {
+            return Err(self.internal(&format!("the plan does not give the columns of table '{name}'")));
+        }
+        for (output, field) in stream.calc.outputs.iter_mut().zip(target.schema.fields()) {
+            if !field.is_nullable() && output.field.is_nullable() {
+                output.not_null = Some(format!("column '{}' of table '{name}'", field.name()));
+            }
+            output.field = Arc::clone(field);
+        }
+        let mut chain = self.fuse(stream).chain;
+        let description = format!("Sink(table=[{name}], fields=[{}])", names(&target.schema));
+        let info = OperatorInfo { uid: self.uids.sink(), kind: OperatorKind::Sink, description };
+        chain.end_with(info, format!("Sink: {name}"), target.factory);
+        self.close(chain).map(|_| ())
+    }
+
+    fn check_changes(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
+        match target.factory.accepted_kinds() {
+            AcceptedKinds::All => Ok(()),
+            AcceptedKinds::InsertOnly => {
+                let message = format!(
+                    "table sink '{}' doesn't support consuming update changes which is produced by node {}",
+                    target.table.name(),
+                    updates.node,
+                );
+                Err(self.text.error(SqlErrorKind::Changelog, self.insert.table.span.start, message))
+            }
+            AcceptedKinds::Upsert => self.check_upsert(stream, updates, target),
+        }
+    }
+
+    /// An upsert sink holds one row per primary key: it must be the grouping key, neither less (two groups would
+    /// overwrite each other) nor more (a changed value would leave the old row behind).
+    fn check_upsert(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
+        let table = target.table;
+        let at = self.insert.table.span.start;
+        if table.definition.primary_key.is_empty() {
+            let message = format!("table sink '{}' takes updates by key: declare a PRIMARY KEY", table.name());
+            return Err(self.text.error(SqlErrorKind::Changelog, at, message));
+        }
+        let mut covered = vec![false; updates.keys.len()];
+        for position in &table.definition.primary_key {
+            let column = table.schema.field(*position);
+            match stream.lineage.get(*position).copied().unwrap_or(Lineage::Other) {
+                Lineage::Key(key) => covered[key] = true,
+                Lineage::Constant => {}
+                Lineage::Other => {
+                    let message = format!(
+                        "the PRIMARY KEY of table sink '{}' must be the query's grouping key ({}), but its column \
+                         '{}' is not part of that and changes",
+                        table.name(),
+                        updates.keys.join(", "),
+                        column.name(),
+                    );
+                    return Err(self.text.error(SqlErrorKind::Changelog, at, message));
+                }
+            }
+        }
+        match covered.iter().position(|is_covered| !is_covered) {
+            None => Ok(()),
+            Some(missing) => {
+                let message = format!(
+                    "the PRIMARY KEY of table sink '{}' must be the query's grouping key ({}), but lacks '{}': rows \
+                     of different groups would overwrite each other",
+                    table.name(),
+                    updates.keys.join(", "),
+                    updates.keys[missing],
+                );
+                Err(self.text.error(SqlErrorKind::Changelog, at, message))
+            }
+        }
+    }
+}
+
+/// `a BIGINT, b STRING`.
+fn columns_text(schema: &SchemaRef) -> String {
+    let columns = schema.fields().iter().map(|field| format!("{} {}", field.name(), sql_name(field.data_type())));
+    columns.collect::<Vec<_>>().join(", ")
+}

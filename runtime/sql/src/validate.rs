@@ -1,0 +1,293 @@
+//! Refuses, by name and place, what queries may say in SQL but Sluice does not run yet.
+//!
+//! Works on the syntax tree alone, before DataFusion plans it, since only here every clause still has its place. What
+//! passes is a chain: one table, or derived tables down to one, with projections, filters and at most one aggregation.
+
+mod expression;
+
+use crate::catalog::Tables;
+use crate::error::{SourceText, SqlError, SqlErrorKind};
+use crate::functions::{FunctionKind, Functions};
+use datafusion_sql::sqlparser::ast::{
+    Distinct, Expr, GroupByExpr, LimitClause, OrderByKind, Query, Select, SelectFlavor, SelectItem, SetExpr, Spanned,
+    TableFactor, TableWithJoins, WildcardAdditionalOptions, visit_expressions,
+};
+use datafusion_sql::sqlparser::tokenizer::Location;
+use std::ops::ControlFlow;
+
+/// Checks queries against what is supported.
+#[derive(Clone, Copy)]
+pub(crate) struct Validator<'a> {
+    /// The text that places point into.
+    pub(crate) text: SourceText<'a>,
+    /// The declared tables.
+    pub(crate) tables: &'a Tables,
+    /// The functions that may be called.
+    pub(crate) functions: &'a Functions,
+}
+
+impl Validator<'_> {
+    /// Checks a whole query.
+    pub(crate) fn query(self, query: &Query) -> Result<(), SqlError> {
+        let Query {
+            with,
+            body,
+            order_by,
+            limit_clause,
+            fetch,
+            locks,
+            for_clause,
+            settings,
+            format_clause,
+            pipe_operators,
+        } = query;
+        if let Some(with) = with {
+            return self.refuse("WITH (a common table expression)", with.with_token.0.span.start);
+        }
+        self.body(body)?;
+        let start = query.span().start;
+        if let Some(order_by) = order_by {
+            let at = match &order_by.kind {
+                OrderByKind::Expressions(expressions) => expressions.first().map(|first| first.span().start),
+                OrderByKind::All(_) => None,
+            };
+            return self.refuse("ORDER BY", self.text.keyword_before(at.unwrap_or(start), "ORDER"));
+        }
+        if let Some(limit) = limit_clause {
+            return self.limit(limit, start);
+        }
+        if fetch.is_some() {
+            return self.refuse("FETCH", self.text.keyword_after(start, "FETCH"));
+        }
+        let others = [
+            (!locks.is_empty(), "FOR UPDATE"),
+            (for_clause.is_some(), "FOR"),
+            (settings.is_some(), "SETTINGS"),
+            (format_clause.is_some(), "FORMAT"),
+            (!pipe_operators.is_empty(), "the pipe operator |>"),
+        ];
+        self.refuse_any(&others, start)
+    }
+
+    fn limit(self, limit: &LimitClause, start: Location) -> Result<(), SqlError> {
+        let (word, at) = match limit {
+            LimitClause::LimitOffset { limit: Some(limit), .. } | LimitClause::OffsetCommaLimit { limit, .. } => {
+                ("LIMIT", limit.span().start)
+            }
+            LimitClause::LimitOffset { offset: Some(offset), .. } => ("OFFSET", offset.value.span().start),
+            LimitClause::LimitOffset { .. } => ("LIMIT", start),
+        };
+        self.refuse(word, self.text.keyword_before(at, word))
+    }
+
+    fn body(self, body: &SetExpr) -> Result<(), SqlError> {
+        match body {
+            SetExpr::Select(select) => self.select(select),
+            SetExpr::Query(query) => self.query(query),
+            SetExpr::SetOperation { op, right, .. } => {
+                let word = op.to_string();
+                self.refuse(&word, self.text.keyword_before(right.span().start, &word))
+            }
+            SetExpr::Values(values) => {
+                let first = values.rows.first().and_then(|row| row.content.first());
+                let at = first.map_or_else(Location::empty, |value| value.span().start);
+                self.refuse("VALUES", self.text.keyword_before(at, "VALUES"))
+            }
+            other => self.refuse("this statement inside a query", other.span().start),
+        }
+    }
+
+    fn select(self, select: &Select) -> Result<(), SqlError> {
+        let start = select.select_token.0.span.start;
+        if matches!(select.distinct, Some(Distinct::Distinct | Distinct::On(_))) {
+            return self.refuse("SELECT DISTINCT", self.text.keyword_after(start, "DISTINCT"));
+        }
+        self.rare_clauses(select, start)?;
+        let is_updating = self.from(select, start)?;
+        for item in &select.projection {
+            self.item(item)?;
+        }
+        if let Some(selection) = &select.selection {
+            self.scalar(selection, "WHERE")?;
+            if is_updating {
+                let at = self.text.keyword_before(selection.span().start, "WHERE");
+                return self.refuse("WHERE over an aggregated subquery", at);
+            }
+        }
+        self.group_by(&select.group_by)?;
+        if let Some(having) = &select.having {
+            return self.refuse("HAVING", self.text.keyword_before(having.span().start, "HAVING"));
+        }
+        if is_updating && self.is_aggregating(select) {
+            return self.refuse("an aggregation over an aggregated subquery", start);
+        }
+        Ok(())
+    }
+
+    fn rare_clauses(self, select: &Select, start: Location) -> Result<(), SqlError> {
+        if let Some(qualify) = &select.qualify {
+            return self.refuse("QUALIFY", self.text.keyword_before(qualify.span().start, "QUALIFY"));
+        }
+        let others = [
+            (select.top.is_some(), "TOP"),
+            (select.into.is_some(), "SELECT INTO"),
+            (select.exclude.is_some(), "EXCLUDE"),
+            (select.prewhere.is_some(), "PREWHERE"),
+            (select.select_modifiers.is_some(), "a SELECT modifier"),
+            (select.value_table_mode.is_some(), "SELECT AS"),
+            (!select.lateral_views.is_empty(), "LATERAL VIEW"),
+            (!select.connect_by.is_empty(), "CONNECT BY"),
+            (!select.cluster_by.is_empty(), "CLUSTER BY"),
+            (!select.distribute_by.is_empty(), "DISTRIBUTE BY"),
+            (!select.sort_by.is_empty(), "SORT BY"),
+            (!select.named_window.is_empty(), "WINDOW"),
+            (select.flavor != SelectFlavor::Standard, "FROM before SELECT"),
+        ];
+        self.refuse_any(&others, start)
+    }
+
+    /// Checks FROM; says whether its rows are updated, because they come out of an aggregation.
+    fn from(self, select: &Select, start: Location) -> Result<bool, SqlError> {
+        match select.from.as_slice() {
+            [] => self.refuse("SELECT without FROM", start),
+            [TableWithJoins { relation, joins }] => {
+                let is_updating = self.relation(relation)?;
+                match joins.first() {
+                    None => Ok(is_updating),
+                    Some(join) => self.refuse("JOIN", self.text.keyword_before(join.relation.span().start, "JOIN")),
+                }
+            }
+            [_, second, ..] => self.refuse("JOIN (a second table in FROM)", second.relation.span().start),
+        }
+    }
+
+    fn relation(self, relation: &TableFactor) -> Result<bool, SqlError> {
+        let at = relation.span().start;
+        match relation {
+            TableFactor::Table {
+                name,
+                alias: _,
+                args,
+                with_hints,
+                version,
+                with_ordinality,
+                partitions,
+                json_path,
+                sample,
+                index_hints,
+            } => {
+                let others = [
+                    (args.is_some(), "a table function"),
+                    (version.is_some(), "FOR SYSTEM_TIME AS OF"),
+                    (sample.is_some(), "TABLESAMPLE"),
+                    (!with_hints.is_empty() || !index_hints.is_empty(), "a table hint"),
+                    (*with_ordinality, "WITH ORDINALITY"),
+                    (!partitions.is_empty(), "PARTITION"),
+                    (json_path.is_some(), "a path into a table"),
+                ];
+                self.refuse_any(&others, at)?;
+                match name.0.as_slice() {
+                    [part] if part.as_ident().is_some() => {
+                        part.as_ident().map_or(Ok(()), |ident| self.tables.resolve(self.text, ident).map(|_| ()))?;
+                        Ok(false)
+                    }
+                    _ => self.refuse("a table name with a catalog or database", at),
+                }
+            }
+            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => {
+                self.query(subquery)?;
+                Ok(self.is_updating(subquery))
+            }
+            TableFactor::Derived { .. } => self.refuse("LATERAL", at),
+            TableFactor::TableFunction { .. } | TableFactor::Function { .. } => self.refuse("a table function", at),
+            TableFactor::UNNEST { .. } => self.refuse("UNNEST", at),
+            TableFactor::NestedJoin { .. } => self.refuse("JOIN", at),
+            TableFactor::MatchRecognize { .. } => self.refuse("MATCH_RECOGNIZE", at),
+            _ => self.refuse("this kind of table", at),
+        }
+    }
+
+    fn item(self, item: &SelectItem) -> Result<(), SqlError> {
+        match item {
+            SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } => {
+                self.expression(expression)
+            }
+            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) => {
+                let WildcardAdditionalOptions {
+                    wildcard_token: _,
+                    opt_ilike: None,
+                    opt_exclude: None,
+                    opt_except: None,
+                    opt_replace: None,
+                    opt_rename: None,
+                    opt_alias: None,
+                } = options
+                else {
+                    return self.refuse("a changed wildcard", item.span().start);
+                };
+                Ok(())
+            }
+            SelectItem::ExprWithAliases { .. } => self.refuse("several aliases", item.span().start),
+        }
+    }
+
+    fn group_by(self, group_by: &GroupByExpr) -> Result<(), SqlError> {
+        match group_by {
+            GroupByExpr::All(_) => self.refuse("GROUP BY ALL", group_by.span().start),
+            GroupByExpr::Expressions(expressions, modifiers) => {
+                for expression in expressions {
+                    self.scalar(expression, "GROUP BY")?;
+                }
+                let at = group_by.span().start;
+                self.refuse_any(&[(!modifiers.is_empty(), "a GROUP BY modifier")], at)
+            }
+        }
+    }
+
+    /// Whether a query's rows are updated later.
+    fn is_updating(self, query: &Query) -> bool {
+        match query.body.as_ref() {
+            SetExpr::Query(query) => self.is_updating(query),
+            SetExpr::Select(select) => {
+                self.is_aggregating(select)
+                    || select.from.iter().any(|from| match &from.relation {
+                        TableFactor::Derived { subquery, .. } => self.is_updating(subquery),
+                        _ => false,
+                    })
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this SELECT itself aggregates.
+    pub(crate) fn is_aggregating(self, select: &Select) -> bool {
+        let groups = matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if !keys.is_empty());
+        groups || visit_expressions(&select.projection, |expr| self.aggregate_call(expr)).is_break()
+    }
+
+    fn aggregate_call(self, expression: &Expr) -> ControlFlow<()> {
+        match expression {
+            Expr::Function(function)
+                if self.functions.kind(&function.name.to_string()) == Ok(FunctionKind::Aggregate) =>
+            {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn refuse<T>(self, what: &str, at: Location) -> Result<T, SqlError> {
+        Err(self.text.unsupported(what, at))
+    }
+
+    fn refuse_any(self, clauses: &[(bool, &str)], at: Location) -> Result<(), SqlError> {
+        match clauses.iter().find(|(is_there, _)| *is_there) {
+            Some((_, what)) => self.refuse(what, at),
+            None => Ok(()),
+        }
+    }
+
+    fn invalid<T>(self, message: impl Into<String>, at: Location) -> Result<T, SqlError> {
+        Err(self.text.error(SqlErrorKind::Invalid, at, message))
+    }
+}

@@ -1,0 +1,176 @@
+//! Which expressions are supported: an allow list, so that nothing runs whose meaning was not considered.
+
+use super::Validator;
+use crate::error::{SqlError, SqlErrorKind};
+use crate::functions::{FunctionKind, FunctionRefusal};
+use datafusion_sql::sqlparser::ast::{
+    BinaryOperator, CastKind, CeilFloorKind, DateTimeField, DuplicateTreatment, Expr, Function, FunctionArguments,
+    Spanned, UnaryOperator, visit_expressions,
+};
+use datafusion_sql::sqlparser::tokenizer::Location;
+use std::ops::ControlFlow;
+
+impl Validator<'_> {
+    /// An expression of the SELECT list: aggregate calls may stand in it.
+    pub(super) fn expression(self, expression: &Expr) -> Result<(), SqlError> {
+        self.every_node(expression, |node| match node {
+            Expr::Function(function) => self.call(function),
+            _ => Ok(()),
+        })
+    }
+
+    /// An expression of one row: without aggregate calls.
+    pub(super) fn scalar(self, expression: &Expr, clause: &str) -> Result<(), SqlError> {
+        self.every_node(expression, |node| match node {
+            Expr::Function(function) => match self.call_kind(function)? {
+                FunctionKind::Scalar => self.call(function),
+                FunctionKind::Aggregate => {
+                    let message = format!("{} may not stand in {clause}", function.name.to_string().to_uppercase());
+                    self.invalid(message, function.span().start)
+                }
+            },
+            _ => Ok(()),
+        })
+    }
+
+    fn every_node(self, expression: &Expr, check: impl Fn(&Expr) -> Result<(), SqlError>) -> Result<(), SqlError> {
+        let result = visit_expressions(expression, |node: &Expr| {
+            match self.node(node, expression.span().start).and_then(|()| check(node)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(error),
+            }
+        });
+        match result {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(error) => Err(error),
+        }
+    }
+
+    /// One node, without what is below it.
+    fn node(self, node: &Expr, whole: Location) -> Result<(), SqlError> {
+        let at = if node.span().start.line == 0 { whole } else { node.span().start };
+        match node {
+            Expr::Identifier(_)
+            | Expr::IsNull(_)
+            | Expr::IsNotNull(_)
+            | Expr::IsTrue(_)
+            | Expr::IsNotTrue(_)
+            | Expr::IsFalse(_)
+            | Expr::IsNotFalse(_)
+            | Expr::IsDistinctFrom(..)
+            | Expr::IsNotDistinctFrom(..)
+            | Expr::InList { .. }
+            | Expr::Between { .. }
+            | Expr::Nested(_)
+            | Expr::Value(_)
+            | Expr::TypedString(_)
+            | Expr::Case { .. }
+            | Expr::Position { .. }
+            | Expr::Substring { .. }
+            | Expr::Trim { .. }
+            | Expr::Interval(_)
+            | Expr::Function(_)
+            | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, .. }
+            | Expr::Like { any: false, .. }
+            | Expr::Cast { kind: CastKind::Cast | CastKind::TryCast, format: None, .. }
+            | Expr::Ceil { field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime), .. }
+            | Expr::Floor { field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime), .. } => Ok(()),
+            Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
+            Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
+            Expr::BinaryOp { op, .. } => self.operator(op, at),
+            other => self.refuse(name_of(other), at),
+        }
+    }
+
+    fn operator(self, operator: &BinaryOperator, at: Location) -> Result<(), SqlError> {
+        match operator {
+            BinaryOperator::Plus
+            | BinaryOperator::Minus
+            | BinaryOperator::Multiply
+            | BinaryOperator::Divide
+            | BinaryOperator::Modulo
+            | BinaryOperator::StringConcat
+            | BinaryOperator::Gt
+            | BinaryOperator::Lt
+            | BinaryOperator::GtEq
+            | BinaryOperator::LtEq
+            | BinaryOperator::Eq
+            | BinaryOperator::NotEq
+            | BinaryOperator::And
+            | BinaryOperator::Or => Ok(()),
+            other => self.refuse(&format!("operator {other}"), at),
+        }
+    }
+
+    fn call_kind(self, function: &Function) -> Result<FunctionKind, SqlError> {
+        let at = function.span().start;
+        self.functions.kind(&function.name.to_string()).map_err(|refusal| match refusal {
+            FunctionRefusal::Unsupported(message) => self.text.error(SqlErrorKind::Unsupported, at, message),
+            FunctionRefusal::Unknown(message) => self.text.error(SqlErrorKind::UnknownFunction, at, message),
+        })
+    }
+
+    fn call(self, function: &Function) -> Result<(), SqlError> {
+        let at = function.span().start;
+        let name = function.name.to_string().to_uppercase();
+        if function.over.is_some() {
+            let over = self.text.keyword_after(at, "OVER");
+            return self.refuse(&format!("{name} OVER (a window)"), over);
+        }
+        let kind = self.call_kind(function)?;
+        if let Some(filter) = &function.filter {
+            return self.refuse("FILTER", self.text.keyword_before(filter.span().start, "FILTER"));
+        }
+        let others = [
+            (!function.within_group.is_empty(), "WITHIN GROUP"),
+            (function.null_treatment.is_some(), "IGNORE NULLS"),
+            (function.uses_odbc_syntax, "{fn …}"),
+            (!matches!(function.parameters, FunctionArguments::None), "a parametric function"),
+            (matches!(function.args, FunctionArguments::Subquery(_)), "a subquery in an expression"),
+        ];
+        self.refuse_any(&others, at)?;
+        let FunctionArguments::List(list) = &function.args else {
+            return self.invalid(format!("{name} needs brackets: {name}(…)"), at);
+        };
+        self.refuse_any(&[(!list.clauses.is_empty(), "a clause inside a call")], at)?;
+        if list.duplicate_treatment == Some(DuplicateTreatment::Distinct) {
+            return self.refuse(&format!("{name}(DISTINCT …)"), at);
+        }
+        match kind {
+            FunctionKind::Scalar => Ok(()),
+            FunctionKind::Aggregate => match visit_expressions(&list.args, |inner| self.aggregate_call(inner)) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => self.invalid(format!("an aggregate call inside {name}"), at),
+            },
+        }
+    }
+}
+
+/// What people call an expression that is refused.
+fn name_of(expression: &Expr) -> &'static str {
+    match expression {
+        Expr::InSubquery { .. } | Expr::Subquery(_) | Expr::AnyOp { .. } | Expr::AllOp { .. } => {
+            "a subquery in an expression"
+        }
+        Expr::Exists { .. } => "EXISTS",
+        Expr::ILike { .. } => "ILIKE",
+        Expr::SimilarTo { .. } => "SIMILAR TO",
+        Expr::RLike { .. } => "RLIKE",
+        Expr::Extract { .. } => "EXTRACT",
+        Expr::Ceil { .. } | Expr::Floor { .. } => "CEIL or FLOOR to a unit of time",
+        Expr::Cast { .. } | Expr::Convert { .. } => "this kind of cast",
+        Expr::AtTimeZone { .. } => "AT TIME ZONE",
+        Expr::Overlay { .. } => "OVERLAY",
+        Expr::GroupingSets(_) => "GROUPING SETS",
+        Expr::Cube(_) => "CUBE",
+        Expr::Rollup(_) => "ROLLUP",
+        Expr::Tuple(_) | Expr::Struct { .. } => "a row value",
+        Expr::Array(_) => "an array",
+        Expr::Map(_) | Expr::Dictionary(_) => "a map",
+        Expr::Lambda(_) => "a lambda",
+        Expr::IsUnknown(_) | Expr::IsNotUnknown(_) => "IS UNKNOWN",
+        Expr::UnaryOp { .. } => "this operator",
+        Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => "access into a value",
+        _ => "this expression",
+    }
+}
