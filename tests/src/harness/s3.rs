@@ -45,8 +45,8 @@ impl OwnS3 {
     pub fn address(&self) -> S3Address {
         S3Address {
             endpoint: format!("http://127.0.0.1:{}", self.port),
-            access_key: "testaccesskey".to_owned(),
-            secret_key: "testsecretkey0123".to_owned(),
+            access_key: "sluicetestaccess".to_owned(),
+            secret_key: "sluicetestsecret0123".to_owned(),
             bucket: "test".to_owned(),
         }
     }
@@ -55,9 +55,9 @@ impl OwnS3 {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/services/s3.sh");
         let output = Command::new("bash")
             .args([script, action])
-            .env("S3_DIR", &self.directory)
-            .env("S3_PORT", self.port.to_string())
-            .env("S3_BUCKET", "test")
+            .env("SLUICE_S3_DIR", &self.directory)
+            .env("SLUICE_S3_PORT", self.port.to_string())
+            .env("SLUICE_S3_BUCKET", "test")
             .output()
             .expect("bash");
         let text = String::from_utf8_lossy(&output.stderr);

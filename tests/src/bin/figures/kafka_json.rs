@@ -1,0 +1,45 @@
+//! Page views as JSON from a real broker, counted per application.
+
+use crate::measure::{median, run_local};
+use anyhow::Result;
+use sluice_tests::harness::kafka::{Producer, create_topics};
+use sluice_tests::harness::pageviews::event;
+use sluice_tests::harness::unique;
+
+const EVENTS: u64 = 3_000_000;
+
+pub(crate) fn print() -> Result<()> {
+    let Ok(kafka) = std::env::var("SLUICE_TEST_KAFKA") else {
+        println!("# kafka_json_rows_per_core skipped: no broker named (SLUICE_TEST_KAFKA)");
+        return Ok(());
+    };
+    let topic = unique("figures");
+    tokio::runtime::Runtime::new()?.block_on(create_topics(&kafka, &[(&topic, 4)]))?;
+    let producer = Producer::new(&kafka)?;
+    for number in 0..EVENTS {
+        producer.send(&topic, i32::try_from(number % 4)?, &event(5, number, 1000).1)?;
+    }
+    producer.flush()?;
+    let manifest = format!(
+        "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: kafka-json}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE page_views (app_id STRING, url STRING, ts TIMESTAMP(3)) WITH ('connector'='kafka', 'topic'='{topic}', 'properties.bootstrap.servers'='{kafka}', 'format'='json', 'scan.startup.mode'='earliest-offset', 'scan.bounded.mode'='latest-offset');
+      CREATE TABLE nothing (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector'='blackhole');
+      INSERT INTO nothing SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id;
+  parallelism: 2
+  checkpointing: {{interval: 1s}}
+"
+    );
+    let mut rates = Vec::new();
+    for _ in 0..3 {
+        let usage = run_local(&manifest)?;
+        println!("# {EVENTS} events: {usage:?}");
+        rates.push(EVENTS as f64 / usage.cpu);
+    }
+    println!("kafka_json_rows_per_core {:.0} rows/s", median(rates));
+    Ok(())
+}

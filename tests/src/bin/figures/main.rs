@@ -1,0 +1,46 @@
+//! `cargo figures [NAME…]`: every figure of the project, a line each: `name value unit`, with what it was measured
+//! on before them. Not timed tests: nothing here passes or fails.
+//!
+//! "Per core" means per CPU second (user and system) of the job's processes, so that a shared or slow machine
+//! changes little. Ratios are taken within one run, the two sides in turn.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, clippy::expect_used, reason = "a program that prints figures")]
+
+mod cluster;
+mod groupby;
+mod kafka_json;
+mod measure;
+mod recovery;
+mod start;
+
+use anyhow::Result;
+
+/// A figure's name, and what prints it.
+type Figure = (&'static [&'static str], fn() -> Result<()>);
+
+const FIGURES: &[Figure] = &[
+    (&["groupby_rows_per_core", "groupby_checkpoint_ratio"], groupby::print),
+    (&["kafka_json_rows_per_core"], kafka_json::print),
+    (&["local_start_seconds"], start::print),
+    (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),
+    (&["controller_rss_mb"], cluster::print),
+];
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    for unknown in wanted.iter().filter(|name| !FIGURES.iter().any(|(names, _)| names.contains(&name.as_str()))) {
+        eprintln!("no figure '{unknown}' here; there are: {}", names().join(", "));
+    }
+    println!("# {}", measure::machine());
+    for (names, print) in FIGURES {
+        if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
+            && let Err(error) = print()
+        {
+            eprintln!("{}: {error:#}", names.join(", "));
+        }
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    FIGURES.iter().flat_map(|(names, _)| names.iter().copied()).collect()
+}

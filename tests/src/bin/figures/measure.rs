@@ -1,0 +1,76 @@
+//! What all figures share: the machine's description, one measured run of `sluice run`, the median.
+
+use anyhow::{Context as _, Result, bail};
+use sluice_tests::harness::{sluice_binary, unique};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Processor, cores, memory and kernel in one line.
+pub(crate) fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let field = |name: &str| {
+        cpu.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?").to_owned()
+    };
+    let memory = read("/proc/meminfo");
+    let kilobytes: u64 = memory.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!("{}, {cores} cores, {} GiB, Linux {}", field("model name"), kilobytes >> 20, kernel.trim())
+}
+
+/// CPU seconds and wall time of one run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) cpu: f64,
+    pub(crate) wall: f64,
+}
+
+/// Runs `sluice run` on a manifest to its end.
+pub(crate) fn run_local(manifest: &str) -> Result<Usage> {
+    let directory = scratch()?;
+    let path = directory.join("job.yaml");
+    std::fs::write(&path, manifest)?;
+    let before = children_cpu();
+    let started = Instant::now();
+    let output = Command::new(sluice_binary())
+        .args(["run", "job.yaml", "--rest-port", "0"])
+        .current_dir(&directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .context("sluice run")?;
+    let usage = Usage { cpu: children_cpu() - before, wall: started.elapsed().as_secs_f64() };
+    std::fs::remove_dir_all(&directory)?;
+    if !output.status.success() {
+        bail!("sluice run failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(usage)
+}
+
+/// A directory of our own.
+pub(crate) fn scratch() -> Result<PathBuf> {
+    let directory = std::env::temp_dir().join(unique("sluice-figures"));
+    std::fs::create_dir_all(&directory)?;
+    Ok(directory)
+}
+
+/// User and system seconds of all children that have ended.
+fn children_cpu() -> f64 {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN).expect("getrusage");
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
+}
+
+/// The median.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Sleeps a little between two looks.
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(5));
+}
