@@ -2,16 +2,57 @@
 //!
 //! It owns the ledger's rules (L1-L7), checkpoint coordination (K1-K6), slots and deployment, heartbeats, restarts
 //! (F1, F2). It does no I/O: whoever drives it (the JobManager process, the local runner, the simulation)
-//! executes the [`Action`]s and feeds back what happened.
+//! executes the [`Action`]s and feeds back what happened. It may be driven late or not at all: safety never depends
+//! on it, only the ledger's fence does.
+//!
+//! The flows, each step linked to where it is decided:
+//!
+//! 1. *Start* (`start`): read the ledger ([`crate::ledger::read`]) → decide by the directive
+//!    ([`crate::ledger::decide::decide_start`]) → load the snapshot ([`crate::metadata::assign_state`]) → append
+//!    `Started` ([`crate::ledger::append`]) → LIST behind it.
+//! 2. *Attempt* (`attempts`): registered slots, the recorded entry and the loaded state → `Deploy` → every
+//!    `TaskRunning` → running.
+//! 3. *Checkpoint* (`checkpoints`): [`crate::coordinator`] triggers → `Acknowledge` of all → `_metadata` → ledger
+//!    entry → `CheckpointCompleted`, displaced ones are removed (`cleanup`).
+//! 4. *Failure* (`attempts`): a failed task, a lost TaskManager, too many failed checkpoints → [`crate::restart`]
+//!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 5 with `Failed`.
+//! 5. *End* (`ending`): all sources finished, a command, a spent policy, a user's error → a last checkpoint where
+//!    there is one → the terminal entry → `Shutdown` → exit. Superseded: exit at once, touching nothing.
 
-use crate::failure::ExitRecord;
+mod attempts;
+mod checkpoints;
+mod cleanup;
+mod ending;
+mod execution;
+mod journal;
+mod operations;
+mod reporting;
+mod start;
+mod task_managers;
+
+use crate::RandomSource;
+use crate::coordinator::CheckpointCoordinator;
+use crate::failure::{ExitRecord, Failure};
 use crate::graph::JobGraph;
-use crate::ids::{Generation, JobId, ProcessId};
+use crate::ids::{Attempt, CheckpointId, Generation, JobId, ProcessId};
+use crate::ledger::CheckpointKey;
+use crate::ledger::append::backoff;
+use crate::ledger::read::LedgerReader;
 use crate::message::{FromTaskManager, ToTaskManager};
+use crate::metadata::Metadata;
 use crate::options::JobOptions;
-use crate::restart::FailureCounts;
-use crate::store::{OperationId, StoreOperation, StoreReply};
+use crate::restart::{FailureCounts, RestartPolicy};
+use crate::status::JobStatus;
+use crate::store::{OperationId, StoreFailure, StoreOperation, StoreReply};
+use crate::time::{TimeSpan, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use execution::Execution;
+use journal::{EndKind, Journal};
+use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
+use start::{Loading, Restored};
+use task_managers::TaskManagers;
 
 /// Everything a JobManager knows before it has read anything.
 #[derive(Debug, Clone)]
@@ -155,3 +196,263 @@ pub enum Action {
     /// End the process after what was sent. Nothing follows.
     Exit(ExitRecord),
 }
+
+/// How far the job is.
+#[derive(Debug)]
+enum Phase {
+    New,
+    Reading(LedgerReader),
+    /// What is restored is being read, before `Started`.
+    Loading,
+    /// `Started` is being appended.
+    Claiming,
+    /// LIST behind `Started`.
+    Confirming,
+    Preparing(Preparing),
+    Deploying,
+    Running,
+    /// The terminal entry is being appended.
+    Ending(EndKind),
+    /// It stands.
+    Exiting {
+        record: ExitRecord,
+        deadline: Timestamp,
+    },
+    Over,
+}
+
+/// An attempt that is not deployed yet.
+#[derive(Debug)]
+struct Preparing {
+    /// Not before this time.
+    due: Timestamp,
+    /// Whether its `Started` or `Restarted` stands.
+    recorded: bool,
+    /// Whether what it restores is at hand.
+    loaded: bool,
+}
+
+/// One JobManager's decisions.
+pub struct JobMaster {
+    config: JobMasterConfig,
+    random: Box<dyn RandomSource>,
+    now: Timestamp,
+    actions: Vec<Action>,
+    status: JobStatus,
+    phase: Phase,
+    attempt: Attempt,
+    policy: RestartPolicy,
+    failures: FailureCounts,
+    operations: Operations,
+    journal: Journal,
+    coordinator: Option<CheckpointCoordinator>,
+    task_managers: TaskManagers,
+    execution: Option<Execution>,
+    storing: BTreeMap<CheckpointId, checkpoints::Storing>,
+    /// Failed or dropped checkpoints of this generation, to be removed once a later one is complete (K6).
+    dead: Vec<CheckpointKey>,
+    /// The latest snapshot's description by its directory, so that a restart in place need not read it.
+    cached: Option<(String, Metadata)>,
+    loading: Option<Loading>,
+    restored: Option<Restored>,
+    /// Whether the ledger was read again because a snapshot was missing.
+    reread: bool,
+    /// An end that was asked for and waits: for the ledger, or for a last checkpoint.
+    wanted_end: Option<EndKind>,
+    next_heartbeat: Timestamp,
+    /// Failures of the store in a row, of what the job waits for.
+    store_failures: u32,
+    /// Attempts in a row that could not reach something outside while restoring (F2).
+    external_failures: u32,
+    /// A configuration that cannot be used.
+    refused: Option<Failure>,
+}
+
+impl JobMaster {
+    /// A JobMaster that has read nothing. The first [`Self::handle`] begins.
+    #[must_use]
+    pub fn new(config: JobMasterConfig, random: Box<dyn RandomSource>) -> Self {
+        let options = &config.options;
+        let policy = RestartPolicy::from_spec(options.restart_strategy.as_ref(), options.checkpointing.is_some());
+        let refused = policy.as_ref().err().map(|error| Failure::user("InvalidRestartStrategy", error.to_string()));
+        Self {
+            journal: Journal::new(&config),
+            failures: FailureCounts::new(config.revision),
+            policy: policy.unwrap_or(RestartPolicy::None),
+            config,
+            random,
+            now: Timestamp::default(),
+            actions: Vec::new(),
+            status: JobStatus::default(),
+            phase: Phase::New,
+            attempt: Attempt(0),
+            operations: Operations::default(),
+            coordinator: None,
+            task_managers: TaskManagers::default(),
+            execution: None,
+            storing: BTreeMap::new(),
+            dead: Vec::new(),
+            cached: None,
+            loading: None,
+            restored: None,
+            reread: false,
+            wanted_end: None,
+            next_heartbeat: Timestamp::default(),
+            store_failures: 0,
+            external_failures: 0,
+            refused,
+        }
+    }
+
+    /// Takes what happened and says what to do, in this order. After [`Action::Exit`] it does nothing more.
+    pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Action> {
+        if self.is_over() {
+            return vec![];
+        }
+        self.now = now;
+        if matches!(self.phase, Phase::New) {
+            match self.refused.take() {
+                Some(failure) => self.exit_user_error(&failure),
+                None => self.read_ledger(),
+            }
+        }
+        if !self.is_over() {
+            self.dispatch(event);
+        }
+        if !self.is_over() {
+            self.advance();
+        }
+        self.refresh_status();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When to feed [`Event::Tick`] at the latest, should nothing else happen. `None`: never.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::New => return Some(Timestamp::default()),
+            Phase::Over => return None,
+            _ => {}
+        }
+        let timeout = self.config.options.heartbeat_timeout;
+        let due = match &self.phase {
+            Phase::Preparing(preparing) if preparing.due > self.now => Some(preparing.due),
+            Phase::Exiting { deadline, .. } => Some(*deadline),
+            _ => None,
+        };
+        let heartbeat = self.task_managers.sessions().next().map(|_| self.next_heartbeat);
+        let times = [
+            due,
+            heartbeat,
+            self.journal.next_wakeup(),
+            self.operations.next_wakeup(),
+            self.task_managers.next_loss(timeout),
+            self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// The job's status as of the last event.
+    #[must_use]
+    pub const fn status(&self) -> &JobStatus {
+        &self.status
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Tick => {}
+            Event::StoreReply { id, reply } => self.on_store_reply(id, reply),
+            Event::Message { session, message } => self.on_message(session, message),
+            Event::SessionClosed { session } => self.on_session_closed(session),
+            Event::Command(command) => self.on_command(command),
+        }
+    }
+
+    /// Whatever time or a changed condition makes due.
+    fn advance(&mut self) {
+        for running in self.operations.take_due(self.now) {
+            self.start(running);
+        }
+        let steps: [fn(&mut Self); 6] = [
+            Self::tick_journal,
+            Self::tick_task_managers,
+            Self::finish_when_all_have,
+            Self::tick_coordinator,
+            Self::deploy_when_ready,
+            Self::exit_when_done,
+        ];
+        for step in steps {
+            if !self.is_over() {
+                step(self);
+            }
+        }
+    }
+
+    const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    fn send(&mut self, session: SessionId, message: ToTaskManager) {
+        self.actions.push(Action::Send { session, message });
+    }
+
+    fn close(&mut self, session: SessionId) {
+        self.actions.push(Action::Close { session });
+    }
+
+    fn store(&mut self, purpose: Purpose, operation: StoreOperation) {
+        self.start(Running { purpose, operation, failures: 0 });
+    }
+
+    fn start(&mut self, running: Running) {
+        let operation = running.operation.clone();
+        let id = self.operations.start(running);
+        self.actions.push(Action::Store { id, operation });
+    }
+
+    /// The store did not answer: the same again after a pause, for as long as it takes (F2).
+    fn store_later(&mut self, purpose: Purpose, operation: StoreOperation, failure: &StoreFailure) {
+        self.note_store_failure_again(failure);
+        let pause = backoff(self.store_failures, TimeSpan(200), TimeSpan::from_secs(10), &mut *self.random);
+        self.operations.wait(self.now.plus(pause), Running { purpose, operation, failures: 0 });
+    }
+
+    fn note_store_failure_again(&mut self, failure: &StoreFailure) {
+        let failures = self.store_failures + 1;
+        self.note_store_failure(failure);
+        self.store_failures = failures;
+    }
+
+    fn on_store_reply(&mut self, id: OperationId, reply: StoreReply) {
+        let Some(running) = self.operations.take(id) else { return };
+        if running.purpose.is_background() {
+            return self.on_background(running, reply);
+        }
+        match running.purpose {
+            Purpose::ReadLedger => self.on_ledger_read(reply),
+            Purpose::Confirm => self.on_confirm_reply(reply),
+            Purpose::NameSuccessor => self.on_successor_named(reply),
+            Purpose::Append => self.on_append_reply(reply),
+            Purpose::Head(number) => self.on_head_reply(number, reply),
+            Purpose::LoadMetadata => self.on_metadata_loaded(reply),
+            Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
+            Purpose::WriteMetadata(id) => self.on_metadata_written(id, reply),
+            Purpose::ReadMetadata(id) => self.on_metadata_read_back(id, reply),
+            Purpose::ListDead(_) | Purpose::Sweep | Purpose::ListSameName | Purpose::Delete => {}
+        }
+    }
+
+    fn on_background(&mut self, running: Running, reply: StoreReply) {
+        if !matches!(reply, StoreReply::Failed(_)) {
+            return self.on_background_reply(&running.purpose, reply);
+        }
+        let failures = running.failures + 1;
+        if failures < BACKGROUND_TRIES {
+            let pause = backoff(failures, TimeSpan::from_secs(1), TimeSpan::from_secs(60), &mut *self.random);
+            self.operations.wait(self.now.plus(pause), Running { failures, ..running });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

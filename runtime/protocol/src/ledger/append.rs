@@ -54,7 +54,12 @@ pub enum AppendStep {
     /// This entry stands: the one given to [`Appender::begin`], or the `CheckpointFailed` that replaced it.
     Appended(Box<Entry>),
     /// Somebody else's entry has the number.
-    Taken(EntryHeader),
+    Taken {
+        /// Whose.
+        header: EntryHeader,
+        /// What was to be appended.
+        entry: Box<Entry>,
+    },
     /// Somebody else's entry has the number, and whose it is cannot be read.
     Unreadable(LedgerError),
     /// Planted bug: the append is said to have failed.
@@ -174,7 +179,7 @@ impl Appender {
             }
             Ok(header) => match in_flight.replaced.filter(|earlier| earlier.append_id == header.append_id) {
                 Some(earlier) => AppendStep::Appended(Box::new(earlier)),
-                None => AppendStep::Taken(header),
+                None => AppendStep::Taken { header, entry: Box::new(in_flight.entry) },
             },
         }
     }
@@ -213,7 +218,7 @@ impl Appender {
     fn take_own_for_foreign(&mut self) -> AppendStep {
         let Some(in_flight) = self.in_flight.take() else { return AppendStep::Wait };
         match EntryHeader::from_bytes(&in_flight.bytes, "") {
-            Ok(header) => AppendStep::Taken(header),
+            Ok(header) => AppendStep::Taken { header, entry: Box::new(in_flight.entry) },
             Err(error) => AppendStep::Unreadable(error),
         }
     }

@@ -1,0 +1,124 @@
+//! Removing dead objects (K6) and noticing old directories of the same name (N1), in the background.
+//!
+//! Only what is dead for ever is removed: checkpoints that an entry dropped, failed ones once a later one is
+//! complete or their attempt is over, and whatever older generations left unreferenced. What a failing store keeps
+//! is found again by the next start's sweep.
+
+use super::JobMaster;
+use super::operations::{Purpose, Running};
+use crate::ids::CheckpointId;
+use crate::ledger::{CheckpointKey, RestorePoint};
+use crate::paths;
+use crate::status::Notice;
+use crate::store::{StoreOperation, StoreReply};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Keys per delete.
+const DELETE_CHUNK: usize = 500;
+
+impl JobMaster {
+    /// Removes all files of a dead checkpoint.
+    pub(super) fn remove_checkpoint(&mut self, key: CheckpointKey) {
+        if self.journal.in_memory || self.is_pinned(key) {
+            return;
+        }
+        let prefix = format!("{}/", self.journal.paths.checkpoint_directory(key.generation, key.id));
+        let operation = StoreOperation::List { prefix, start_after: None };
+        self.start(Running { purpose: Purpose::ListDead(key), operation, failures: 0 });
+    }
+
+    /// Looks for what older generations left behind.
+    pub(super) fn sweep(&mut self) {
+        if self.journal.in_memory || self.journal.last <= 1 {
+            return;
+        }
+        let prefix = format!("{}/", self.journal.paths.directory());
+        let operation = StoreOperation::List { prefix, start_after: None };
+        self.start(Running { purpose: Purpose::Sweep, operation, failures: 0 });
+    }
+
+    /// A job made anew starts empty; its people may want to know of what the old one left (N1).
+    pub(super) fn look_for_older_directories(&mut self, ledger_is_empty: bool) {
+        if self.journal.in_memory || !ledger_is_empty {
+            return;
+        }
+        let prefix = paths::same_name_prefix(&self.config.job);
+        let operation = StoreOperation::List { prefix, start_after: None };
+        self.start(Running { purpose: Purpose::ListSameName, operation, failures: 0 });
+    }
+
+    pub(super) fn on_background_reply(&mut self, purpose: &Purpose, reply: StoreReply) {
+        let StoreReply::Keys(keys) = reply else { return };
+        match purpose {
+            Purpose::ListDead(_) => self.delete(keys),
+            Purpose::Sweep => self.delete_dead(keys),
+            Purpose::ListSameName => self.report_older_directories(&keys),
+            _ => {}
+        }
+    }
+
+    fn delete(&mut self, keys: Vec<String>) {
+        for chunk in keys.chunks(DELETE_CHUNK) {
+            let operation = StoreOperation::Delete { keys: chunk.to_vec() };
+            self.start(Running { purpose: Purpose::Delete, operation, failures: 0 });
+        }
+    }
+
+    fn delete_dead(&mut self, keys: Vec<String>) {
+        let retained: BTreeSet<_> = self.journal.fold.retained.iter().map(|one| one.key).collect();
+        let is_dead = |key: &String| {
+            self.journal.paths.parse_checkpoint(key).is_some_and(|(generation, id)| {
+                let checkpoint = CheckpointKey { generation, id };
+                generation < self.config.generation && !retained.contains(&checkpoint) && !self.is_pinned(checkpoint)
+            })
+        };
+        let dead = keys.into_iter().filter(is_dead).collect();
+        self.delete(dead);
+    }
+
+    /// Whether a pin, or what a restart restores, holds it.
+    fn is_pinned(&self, key: CheckpointKey) -> bool {
+        let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
+        let uri = paths::uri(self.config.storage_uri.as_deref(), &directory);
+        let is_restore_point = matches!(&self.journal.fold.restore_point,
+            RestorePoint::Snapshot(reference) if reference.directory == directory);
+        is_restore_point || self.journal.fold.pins.iter().any(|pin| pin.snapshot == uri || pin.snapshot == directory)
+    }
+
+    fn report_older_directories(&mut self, keys: &[String]) {
+        let job = &self.config.job;
+        let mut newest: BTreeMap<&str, (crate::ids::Generation, CheckpointId)> = BTreeMap::new();
+        for key in keys.iter().filter(|key| key.ends_with(paths::METADATA)) {
+            let Some(uid) = paths::parse_uid(job, key).filter(|uid| *uid != job.uid) else { continue };
+            let directory = format!("{}{uid}", paths::same_name_prefix(job));
+            let Some(found) = paths::JobPaths::of_directory(&directory).parse_checkpoint(key) else { continue };
+            let entry = newest.entry(uid).or_insert(found);
+            *entry = (*entry).max(found);
+        }
+        let places: Vec<_> = newest
+            .iter()
+            .map(|(uid, (generation, id))| {
+                let directory = format!("{}{uid}", paths::same_name_prefix(job));
+                let key = paths::JobPaths::of_directory(&directory).checkpoint_directory(*generation, *id);
+                paths::uri(self.config.storage_uri.as_deref(), &key)
+            })
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let message = format!(
+            "the job starts empty; earlier jobs of the same name left checkpoints, the newest of each: {}. To go on from \
+             one, set restore.from to it",
+            places.join(", ")
+        );
+        self.set_notice("OlderCheckpointsExist", message);
+    }
+}
+
+/// Sets or replaces a notice.
+pub(super) fn upsert_notice(notices: &mut Vec<Notice>, reason: &str, message: String) {
+    match notices.iter_mut().find(|notice| notice.reason == reason) {
+        Some(notice) => notice.message = message,
+        None => notices.push(Notice { reason: reason.to_owned(), message }),
+    }
+}

@@ -1,0 +1,159 @@
+//! How a job ends, and how this process does.
+//!
+//! A terminal entry first; when it stands, TaskManagers are told, removed checkpoints go, the process exits. A
+//! superseded process exits at once and touches nothing (L3).
+
+use super::journal::{EndKind, Intent};
+use super::{Command, JobMaster, Phase};
+use crate::failure::{ExitKind, ExitRecord, Failure};
+use crate::ids::Generation;
+use crate::job_master::Action;
+use crate::ledger::{CheckpointKey, Ends};
+use crate::message::ToTaskManager;
+use crate::status::JobState;
+use crate::time::TimeSpan;
+
+/// How long an exit waits for background deletes.
+const EXIT_PATIENCE: TimeSpan = TimeSpan::from_secs(5);
+
+impl JobMaster {
+    pub(super) fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Stop => self.stop(),
+            Command::Cancel => self.end_when_confirmed(EndKind::Cancelled),
+            Command::TriggerCheckpoint => {
+                if let Some(coordinator) = &mut self.coordinator {
+                    coordinator.request(Ends::None);
+                }
+            }
+        }
+    }
+
+    /// A last checkpoint where there can be one, then `Stopped`.
+    fn stop(&mut self) {
+        let can_checkpoint = matches!(self.phase, Phase::Running) && self.journal.fold.ending == Ends::None;
+        match &mut self.coordinator {
+            Some(coordinator) if can_checkpoint => {
+                coordinator.request(Ends::Stop);
+                self.wanted_end = Some(EndKind::Stopped);
+            }
+            _ => self.end_when_confirmed(EndKind::Stopped),
+        }
+    }
+
+    fn end_when_confirmed(&mut self, kind: EndKind) {
+        if self.journal.confirmed || (self.journal.in_memory && self.coordinator.is_some()) {
+            return self.end(kind);
+        }
+        self.wanted_end = Some(kind);
+    }
+
+    /// Whether an end was asked for.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.wanted_end.is_some() || matches!(self.phase, Phase::Ending(_) | Phase::Exiting { .. })
+    }
+
+    /// The attempt failed while the job was ending, or after the checkpoint that ends it: there is no way back.
+    pub(super) fn end_after_failure(&mut self) {
+        let kind = match (self.journal.fold.ending, self.wanted_end.take()) {
+            (Ends::Finish, _) => EndKind::Finished,
+            (Ends::Stop, _) | (Ends::None, None) => EndKind::Stopped,
+            (Ends::None, Some(kind)) => kind,
+        };
+        self.end(kind);
+    }
+
+    /// Appends the terminal entry after everything that is under way.
+    pub(super) fn end(&mut self, kind: EndKind) {
+        if matches!(self.phase, Phase::Ending(_) | Phase::Exiting { .. } | Phase::Over) {
+            return;
+        }
+        self.wanted_end = None;
+        self.loading = None;
+        let dropped = self.coordinator.as_mut().map(|one| one.deactivate()).unwrap_or_default();
+        for id in dropped {
+            self.forget_storing(id);
+        }
+        self.phase = Phase::Ending(kind.clone());
+        self.append(Intent::End(kind));
+    }
+
+    /// The terminal entry stands.
+    pub(super) fn on_terminal_stands(&mut self, drops: Vec<CheckpointKey>) {
+        let Phase::Ending(kind) = &self.phase else { return };
+        let record = exit_record(kind);
+        self.status.state = end_state(kind);
+        for key in drops {
+            self.remove_checkpoint(key);
+        }
+        self.shut_task_managers_down();
+        self.phase = Phase::Exiting { record, deadline: self.now.plus(EXIT_PATIENCE) };
+    }
+
+    pub(super) fn exit_when_done(&mut self) {
+        let Phase::Exiting { record, deadline } = &self.phase else { return };
+        if self.operations.has_background() && *deadline > self.now {
+            return;
+        }
+        let record = record.clone();
+        self.exit_with(record);
+    }
+
+    pub(super) fn exit_superseded(&mut self, by: Option<Generation>) {
+        let who = by.map_or_else(|| "another process".to_owned(), |by| format!("generation {by}"));
+        let message = format!(
+            "generation {} was superseded: {who} has appended to the ledger; this process has changed nothing since",
+            self.config.generation
+        );
+        self.exit(ExitKind::Superseded, "Superseded", &message, by);
+    }
+
+    pub(super) fn exit_user_error(&mut self, failure: &Failure) {
+        self.status.state = JobState::Failed;
+        self.exit(ExitKind::UserError, &failure.reason, &failure.message, None);
+    }
+
+    pub(super) fn exit_internal(&mut self, reason: &str, message: &str) {
+        self.exit(ExitKind::Internal, reason, message, None);
+    }
+
+    pub(super) fn exit(&mut self, kind: ExitKind, reason: &str, message: &str, by: Option<Generation>) {
+        self.shut_task_managers_down();
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        self.exit_with(ExitRecord { kind, reason, message, by_generation: by.map(|by| by.0) });
+    }
+
+    fn exit_with(&mut self, record: ExitRecord) {
+        self.status.message.clone_from(&record.message);
+        self.phase = Phase::Over;
+        self.actions.push(Action::Exit(record));
+    }
+
+    fn shut_task_managers_down(&mut self) {
+        for session in self.task_managers.sessions().collect::<Vec<_>>() {
+            self.send(session, ToTaskManager::Shutdown);
+        }
+    }
+}
+
+const fn end_state(kind: &EndKind) -> JobState {
+    match kind {
+        EndKind::Finished => JobState::Finished,
+        EndKind::Stopped => JobState::Stopped,
+        EndKind::Cancelled => JobState::Cancelled,
+        EndKind::Failed { .. } => JobState::Failed,
+    }
+}
+
+fn exit_record(kind: &EndKind) -> ExitRecord {
+    let (kind, reason, message) = match kind {
+        EndKind::Finished => (ExitKind::Finished, "Finished", "all input was read and all results are out".to_owned()),
+        EndKind::Stopped => (ExitKind::Stopped, "Stopped", "the job was stopped".to_owned()),
+        EndKind::Cancelled => (ExitKind::Stopped, "Cancelled", "the job was cancelled".to_owned()),
+        EndKind::Failed { failure, is_users: true } => {
+            (ExitKind::UserError, failure.reason.as_str(), failure.message.clone())
+        }
+        EndKind::Failed { failure, .. } => (ExitKind::Failed, failure.reason.as_str(), failure.message.clone()),
+    };
+    ExitRecord { kind, reason: reason.to_owned(), message, by_generation: None }
+}

@@ -1,0 +1,284 @@
+//! The JobMaster's end of the ledger: intents in a queue, one append at a time, what follows when one stands.
+//!
+//! An intent becomes an entry only when its turn comes, because what it says may depend on how those before it
+//! ended. With storage `JobManager` there is no ledger: entries stand at once, in memory (L7).
+
+use super::operations::{Purpose, Running};
+use super::{JobMaster, Phase};
+use crate::failure::Failure;
+use crate::ids::CheckpointId;
+use crate::ledger::append::{AppendStep, Appender, new_append_id};
+use crate::ledger::entry::{self, CheckpointKey, Entry, EntryHeader, EntryKind, SnapshotReference};
+use crate::ledger::{Ends, Fold, RestorePoint, RetainedCheckpoint, StartCause, trim};
+use crate::paths::JobPaths;
+use crate::store::{StoreOperation, StoreReply};
+use crate::time::{TimeSpan, Timestamp};
+use std::collections::VecDeque;
+
+/// How often the number after the last is looked at (L3).
+const HEAD_INTERVAL: TimeSpan = TimeSpan::from_secs(10);
+
+/// What is to be appended.
+#[derive(Debug, Clone)]
+pub(super) enum Intent {
+    Start { restored_from: Option<SnapshotReference> },
+    Restart { cause: Failure },
+    Checkpoint { id: CheckpointId, triggered_at: Timestamp, bytes: u64, ends: Ends },
+    CheckpointFailed { id: CheckpointId, failure: Failure },
+    End(EndKind),
+}
+
+/// How a job ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EndKind {
+    Finished,
+    Stopped,
+    Cancelled,
+    Failed { failure: Failure, is_users: bool },
+}
+
+/// The ledger as this JobManager knows it.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) paths: JobPaths,
+    pub(super) in_memory: bool,
+    pub(super) appender: Appender,
+    pub(super) queue: VecDeque<Intent>,
+    /// Number of the last entry.
+    pub(super) last: u64,
+    /// What all entries up to the last amount to.
+    pub(super) fold: Fold,
+    /// Whether `Started` stands and nothing followed it.
+    pub(super) confirmed: bool,
+    next_head: Timestamp,
+}
+
+impl Journal {
+    pub(super) fn new(config: &super::JobMasterConfig) -> Self {
+        let paths = JobPaths::new(&config.job);
+        Self {
+            appender: Appender::new(paths.clone(), config.planted),
+            paths,
+            in_memory: config.storage_uri.is_none(),
+            queue: VecDeque::new(),
+            last: 0,
+            fold: Fold::default(),
+            confirmed: false,
+            next_head: Timestamp::default(),
+        }
+    }
+
+    /// Takes over what a reader found.
+    pub(super) fn adopt(&mut self, last: Option<&Entry>) {
+        self.last = last.map_or(0, |entry| entry.number);
+        self.fold = last.map(Entry::folded).unwrap_or_default();
+    }
+
+    /// Whether every append asked for has its answer.
+    pub(super) fn is_settled(&self) -> bool {
+        self.queue.is_empty() && !self.appender.is_busy()
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<Timestamp> {
+        let head = (self.confirmed && !self.in_memory).then_some(self.next_head);
+        self.appender.next_wakeup().into_iter().chain(head).min()
+    }
+}
+
+impl JobMaster {
+    /// Asks for an entry.
+    pub(super) fn append(&mut self, intent: Intent) {
+        self.journal.queue.push_back(intent);
+        self.pump_journal();
+    }
+
+    /// Sends the next entry when none is under way.
+    pub(super) fn pump_journal(&mut self) {
+        while !self.journal.appender.is_busy() && !self.is_over() {
+            let Some(intent) = self.journal.queue.pop_front() else { return };
+            let entry = self.build_entry(intent);
+            if self.journal.in_memory {
+                self.on_appended(entry);
+                continue;
+            }
+            self.begin_append(entry);
+        }
+    }
+
+    fn begin_append(&mut self, entry: Entry) {
+        match self.journal.appender.begin(entry) {
+            Ok(operation) => self.store(Purpose::Append, operation),
+            Err(error) => self.exit_internal("LedgerEntryTooLarge", &error.to_string()),
+        }
+    }
+
+    /// Appends, reads again and looks at the head when it is time.
+    pub(super) fn tick_journal(&mut self) {
+        if let Some(operation) = self.journal.appender.on_wakeup(self.now) {
+            self.store(Purpose::Append, operation);
+        }
+        if self.journal.confirmed && !self.journal.in_memory && self.journal.next_head <= self.now {
+            self.journal.next_head = self.now.plus(HEAD_INTERVAL);
+            let next = self.journal.last + 1;
+            if !self.config.planted.no_fence {
+                self.store(Purpose::Head(next), StoreOperation::Get { key: self.journal.paths.ledger_entry(next) });
+            }
+        }
+    }
+
+    pub(super) fn on_append_reply(&mut self, reply: StoreReply) {
+        match self.journal.appender.on_reply(reply, self.now, &mut *self.random) {
+            AppendStep::Store(operation) => self.store(Purpose::Append, operation),
+            AppendStep::Wait => self.note_append_trouble(),
+            AppendStep::Appended(entry) => {
+                self.clear_store_notice();
+                self.on_appended(*entry);
+            }
+            AppendStep::Taken { header, entry } => self.on_taken(&header, *entry),
+            AppendStep::Unreadable(error) => self.exit_unreadable_ledger(&error),
+            AppendStep::GivenUp(entry) => self.on_append_given_up(*entry),
+        }
+        self.pump_journal();
+    }
+
+    /// The number after the last was looked at: anything of another process there ends this one (L3).
+    pub(super) fn on_head_reply(&mut self, number: u64, reply: StoreReply) {
+        let StoreReply::Object(bytes) = reply else { return };
+        match EntryHeader::from_bytes(&bytes, &self.journal.paths.ledger_entry(number)) {
+            Ok(header) if header.process == self.config.process => {}
+            Ok(header) => self.exit_superseded(Some(header.generation)),
+            Err(_) => self.exit_superseded(None),
+        }
+    }
+
+    fn note_append_trouble(&mut self) {
+        if let Some(failure) = self.journal.appender.last_failure().cloned() {
+            self.note_store_failure(&failure);
+        }
+    }
+
+    /// Another's entry has the number: a start decides anew, everything else is superseded.
+    fn on_taken(&mut self, header: &EntryHeader, entry: Entry) {
+        if matches!(self.phase, Phase::Claiming) {
+            return self.read_ledger();
+        }
+        if self.config.planted.no_fence || header.process == self.config.process {
+            let number = header.number + 1;
+            let append_id = new_append_id(&mut *self.random);
+            return self.begin_append(Entry { number, append_id, ..entry });
+        }
+        self.exit_superseded(Some(header.generation));
+    }
+
+    fn on_append_given_up(&mut self, entry: Entry) {
+        if let EntryKind::Checkpoint { checkpoint, .. } = &entry.kind {
+            let failure = Failure::external("CheckpointExpired", "its ledger entry had no answer");
+            let id = checkpoint.key.id;
+            let outputs = self.coordinator.as_mut().map(|one| one.refused(id, failure, self.now)).unwrap_or_default();
+            return self.execute(outputs);
+        }
+        self.begin_append(entry);
+    }
+
+    fn build_entry(&mut self, intent: Intent) -> Entry {
+        let number = self.journal.last + 1;
+        let kind = self.build_kind(intent);
+        let mut fold = self.journal.fold.clone();
+        fold.failures = self.failures.clone();
+        if let Some(bound) = trim::bound_at(number).filter(|bound| *bound > fold.trimmed_below) {
+            fold = trim::raise_bound(fold, bound);
+        }
+        Entry {
+            version: entry::VERSION,
+            number,
+            append_id: new_append_id(&mut *self.random),
+            process: self.config.process.clone(),
+            generation: self.config.generation,
+            attempt: self.attempt,
+            revision: self.config.revision,
+            directive: self.config.directive.id.clone(),
+            time: self.now,
+            kind,
+            fold,
+        }
+    }
+
+    fn build_kind(&self, intent: Intent) -> EntryKind {
+        match intent {
+            Intent::Start { restored_from } => {
+                let probed = self.config.probed.clone();
+                EntryKind::Started { cause: StartCause::Start, restored_from, probed }
+            }
+            Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
+            Intent::Checkpoint { id, triggered_at, bytes, ends } => {
+                let key = CheckpointKey { generation: self.config.generation, id };
+                let checkpoint = RetainedCheckpoint { key, triggered_at, completed_at: self.now, bytes };
+                EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops: self.displaced() }
+            }
+            Intent::CheckpointFailed { id, failure } => EntryKind::CheckpointFailed { id, failure },
+            Intent::End(EndKind::Finished) => EntryKind::Finished { drops: self.dropped_at_end() },
+            Intent::End(EndKind::Cancelled) => EntryKind::Cancelled { drops: self.dropped_at_end() },
+            Intent::End(EndKind::Stopped) => EntryKind::Stopped,
+            Intent::End(EndKind::Failed { failure, .. }) => EntryKind::Failed { failure },
+        }
+    }
+
+    /// What a restart restores, as of the last entry.
+    pub(super) fn restore_reference(&self) -> Option<SnapshotReference> {
+        match &self.journal.fold.restore_point {
+            RestorePoint::Empty => None,
+            RestorePoint::Snapshot(reference) => Some(reference.clone()),
+            RestorePoint::Latest => self.journal.fold.latest().map(|latest| self.reference_to(latest.key)),
+        }
+    }
+
+    pub(super) fn reference_to(&self, key: CheckpointKey) -> SnapshotReference {
+        SnapshotReference {
+            directory: self.journal.paths.checkpoint_directory(key.generation, key.id),
+            checkpoint: key.id,
+            allow_non_restored_state: false,
+        }
+    }
+
+    /// Retained checkpoints that one more displaces.
+    fn displaced(&self) -> Vec<CheckpointKey> {
+        let retained = &self.journal.fold.retained;
+        let keep = self.config.options.checkpointing.as_ref().map_or(1, |settings| settings.retained.max(1) as usize);
+        retained.iter().take((retained.len() + 1).saturating_sub(keep)).map(|one| one.key).collect()
+    }
+
+    fn dropped_at_end(&self) -> Vec<CheckpointKey> {
+        use crate::options::Retention;
+        let removes =
+            |settings: &crate::options::CheckpointingSpec| settings.retention == Retention::DeleteOnCancellation;
+        let removes = self.config.options.checkpointing.as_ref().is_some_and(removes);
+        if removes { self.journal.fold.retained.iter().map(|one| one.key).collect() } else { vec![] }
+    }
+
+    /// An entry stands: the one place from which everything goes on.
+    fn on_appended(&mut self, entry: Entry) {
+        let trimmed = self.journal.fold.trimmed_below..entry.fold.trimmed_below;
+        if trimmed.start < trimmed.end {
+            self.remove_entries(trimmed);
+        }
+        self.journal.last = entry.number;
+        self.journal.fold = entry.folded();
+        self.journal.next_head = self.now.plus(HEAD_INTERVAL);
+        match entry.kind {
+            EntryKind::Started { restored_from, .. } => self.on_started(restored_from),
+            EntryKind::Restarted { .. } => self.on_restart_recorded(),
+            EntryKind::Checkpoint { checkpoint, ends, drops, .. } => self.on_checkpoint_stands(checkpoint, ends, drops),
+            EntryKind::CheckpointFailed { id, failure } => self.on_checkpoint_failure_stands(id, failure),
+            EntryKind::Finished { drops } | EntryKind::Cancelled { drops } => self.on_terminal_stands(drops),
+            EntryKind::Stopped | EntryKind::Failed { .. } => self.on_terminal_stands(vec![]),
+            _ => {}
+        }
+    }
+
+    /// Entries below the bound that a standing entry announces (L4).
+    fn remove_entries(&mut self, numbers: std::ops::Range<u64>) {
+        let first_entries = if self.config.planted.no_fence { &[][..] } else { &self.journal.fold.first_entries };
+        let keys = trim::keys_to_remove(&self.journal.paths, numbers, first_entries);
+        self.start(Running { purpose: Purpose::Delete, operation: StoreOperation::Delete { keys }, failures: 0 });
+    }
+}

@@ -1,0 +1,358 @@
+//! From a directive to a claimed ledger (N3, L3): read → decide → load what is restored → `Started` → LIST behind it.
+//!
+//! Until `Started` stands nothing is written, so a user's error here leaves the ledger as it was; store and broker
+//! out of reach only cost time (F2).
+
+use super::journal::{EndKind, Intent};
+use super::operations::Purpose;
+use super::{JobMaster, Phase};
+use crate::failure::{ExitKind, Failure};
+use crate::ids::{Attempt, Generation};
+use crate::ledger::decide::{StartDecision, Starter, decide_start};
+use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference};
+use crate::ledger::read::{LedgerReader, ReadStep, entries_after, last_entry};
+use crate::ledger::{Ends, LedgerState, RestorePoint};
+use crate::metadata::{Metadata, assign_state};
+use crate::paths::{self, SnapshotLocation};
+use crate::state::SubtaskState;
+use crate::status::CheckpointInfo;
+use crate::store::{StoreOperation, StoreReply};
+use std::collections::BTreeMap;
+
+/// What is being restored, on its way from a place to states.
+#[derive(Debug)]
+pub(super) struct Loading {
+    pub(super) location: SnapshotLocation,
+    pub(super) allow_non_restored_state: bool,
+    /// The reader of the job directory that was given instead of a snapshot.
+    foreign: Option<LedgerReader>,
+    /// Whether it was read again after it was missing.
+    retried: bool,
+}
+
+/// A snapshot handed out to subtasks.
+#[derive(Debug, Clone)]
+pub(super) struct Restored {
+    pub(super) reference: SnapshotReference,
+    pub(super) info: CheckpointInfo,
+    pub(super) states: BTreeMap<crate::ids::SubtaskId, SubtaskState>,
+}
+
+impl JobMaster {
+    /// The first step, and the first again when the ledger moved under a start.
+    pub(super) fn read_ledger(&mut self) {
+        if self.journal.in_memory {
+            return self.start_without_ledger();
+        }
+        let mut reader = LedgerReader::new(self.journal.paths.clone(), self.config.directive.seen);
+        let operation = reader.start();
+        self.phase = Phase::Reading(reader);
+        self.store(Purpose::ReadLedger, operation);
+    }
+
+    fn start_without_ledger(&mut self) {
+        use crate::job_master::StartFrom;
+        let keeps_state = self.config.options.checkpointing.is_some();
+        match self.config.directive.start.clone() {
+            StartFrom::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
+            StartFrom::Continue if keeps_state && self.config.generation > Generation(1) => {
+                let message = "the JobManager that held the checkpoints in its memory was lost \
+                    (checkpointing.storage is JobManager); give checkpointing.storage a URI, or start empty with a new nonce";
+                self.exit(ExitKind::StateLost, "StateLost", message, None);
+            }
+            _ => self.claim(None),
+        }
+    }
+
+    pub(super) fn on_ledger_read(&mut self, reply: StoreReply) {
+        let Phase::Reading(reader) = &mut self.phase else { return };
+        match reader.on_reply(reply) {
+            ReadStep::Store(operation) => self.store(Purpose::ReadLedger, operation),
+            ReadStep::End(last) => {
+                self.clear_store_notice();
+                self.decide(last.as_deref());
+            }
+            ReadStep::Failed(failure) => {
+                let operation = reader.start();
+                self.store_later(Purpose::ReadLedger, operation, &failure);
+            }
+            ReadStep::Refused(error) => self.exit_unreadable_ledger(&error),
+        }
+    }
+
+    fn decide(&mut self, last: Option<&Entry>) {
+        let starter = Starter {
+            generation: self.config.generation,
+            process: &self.config.process,
+            directive: &self.config.directive,
+            ignore_directive: self.config.planted.no_directive_check,
+            ignore_fence: self.config.planted.no_fence,
+        };
+        let decision = decide_start(&starter, last);
+        self.journal.adopt(last);
+        self.adopt_failures();
+        let seen = self.config.directive.seen;
+        match decision {
+            StartDecision::Continue(RestorePoint::Empty) => self.claim(None),
+            StartDecision::Continue(_) => match self.restore_reference() {
+                Some(reference) => self.load(&reference),
+                None => self.claim(None),
+            },
+            StartDecision::Empty => {
+                self.look_for_older_directories(last.is_none());
+                self.claim(None);
+            }
+            StartDecision::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
+            StartDecision::Conclude(ends) => {
+                self.wanted_end = Some(if ends == Ends::Stop { EndKind::Stopped } else { EndKind::Finished });
+                self.claim(self.restore_reference());
+            }
+            StartDecision::Report(state) => self.exit_reporting(state),
+            StartDecision::Superseded(by) => self.exit_superseded(Some(by)),
+            StartDecision::StateMoved { last } => {
+                let message = format!(
+                    "the ledger ends at entry {last}, the directive was written for entry {seen}: nothing was changed"
+                );
+                self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
+            }
+            StartDecision::StateMissing { last } => {
+                let found = last.map_or_else(|| "is empty".to_owned(), |last| format!("ends at entry {last}"));
+                let message = format!(
+                    "the ledger below {} {found}, but entry {seen} had been seen: check checkpointing.storage and the \
+                     bucket; to start without that state, raise the nonce",
+                    paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory())
+                );
+                self.exit(ExitKind::StateMissing, "StateMissing", &message, None);
+            }
+            StartDecision::Elsewhere(state) => {
+                let message = format!("the job's ledger says {state:?}: it goes on elsewhere");
+                self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
+            }
+        }
+    }
+
+    /// Failures of the ledger and of the controller's status, of this revision (F1).
+    fn adopt_failures(&mut self) {
+        let mut failures = crate::restart::FailureCounts::new(self.config.revision);
+        for known in [&self.config.failures, &self.journal.fold.failures] {
+            if known.revision == self.config.revision {
+                failures.merge(known);
+            }
+        }
+        self.failures = failures;
+    }
+
+    fn load_place(&mut self, from: &str, allow_non_restored_state: bool) {
+        let location = SnapshotLocation::parse(from, self.config.storage_uri.as_deref());
+        self.start_loading(Loading { location, allow_non_restored_state, foreign: None, retried: false });
+    }
+
+    /// Reads the `_metadata` of a snapshot, unless it is at hand.
+    pub(super) fn load(&mut self, reference: &SnapshotReference) {
+        if let Some(metadata) = self.cached.take_if(|(directory, _)| *directory == reference.directory) {
+            let (directory, metadata) = metadata;
+            self.hand_out(&directory, metadata, reference.allow_non_restored_state);
+            return;
+        }
+        let location = SnapshotLocation { directory: reference.directory.clone(), is_snapshot: true };
+        let allow_non_restored_state = reference.allow_non_restored_state;
+        self.start_loading(Loading { location, allow_non_restored_state, foreign: None, retried: false });
+    }
+
+    fn start_loading(&mut self, loading: Loading) {
+        let key = loading.location.metadata();
+        self.loading = Some(loading);
+        if !matches!(self.phase, Phase::Preparing(_)) {
+            self.phase = Phase::Loading;
+        }
+        self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
+    }
+
+    pub(super) fn on_metadata_loaded(&mut self, reply: StoreReply) {
+        let Some(loading) = &mut self.loading else { return };
+        let (place, directory) = (loading.location.metadata(), loading.location.directory.clone());
+        match reply {
+            StoreReply::Object(bytes) => {
+                self.clear_store_notice();
+                let allow = self.loading.take().is_some_and(|loading| loading.allow_non_restored_state);
+                match Metadata::from_bytes(&bytes, &paths::uri(self.config.storage_uri.as_deref(), &place)) {
+                    Ok(metadata) => self.hand_out(&directory, metadata, allow),
+                    Err(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
+                }
+            }
+            StoreReply::Absent if !loading.location.is_snapshot && loading.foreign.is_none() => {
+                let mut reader = LedgerReader::new(loading.location.job(), 0);
+                let operation = reader.start();
+                loading.foreign = Some(reader);
+                self.store(Purpose::ReadForeignLedger, operation);
+            }
+            StoreReply::Absent => self.on_snapshot_missing(),
+            StoreReply::Failed(failure) => {
+                self.store_later(Purpose::LoadMetadata, StoreOperation::Get { key: place }, &failure);
+            }
+            other => {
+                let failure = crate::ledger::read::unexpected(&other);
+                self.store_later(Purpose::LoadMetadata, StoreOperation::Get { key: place }, &failure);
+            }
+        }
+    }
+
+    pub(super) fn on_foreign_ledger_read(&mut self, reply: StoreReply) {
+        let Some(loading) = &mut self.loading else { return };
+        let Some(reader) = &mut loading.foreign else { return };
+        match reader.on_reply(reply) {
+            ReadStep::Store(operation) => self.store(Purpose::ReadForeignLedger, operation),
+            ReadStep::Failed(failure) => {
+                let operation = reader.start();
+                self.store_later(Purpose::ReadForeignLedger, operation, &failure);
+            }
+            ReadStep::Refused(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
+            ReadStep::End(last) => {
+                let latest = last.and_then(|entry| entry.folded().latest().map(|latest| latest.key));
+                let Some(key) = latest else { return self.on_snapshot_missing() };
+                let directory = loading.location.job().checkpoint_directory(key.generation, key.id);
+                loading.location = SnapshotLocation { directory, is_snapshot: true };
+                let key = loading.location.metadata();
+                self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
+            }
+        }
+    }
+
+    /// Nothing there. Before `Started` an older generation may have displaced it meanwhile: the ledger is read once
+    /// more.
+    fn on_snapshot_missing(&mut self) {
+        let is_start = matches!(self.phase, Phase::Loading);
+        let Some(loading) = &mut self.loading else { return };
+        let place = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
+        let is_own = loading.location.directory.starts_with(&format!("{}/", self.journal.paths.directory()));
+        if is_start && is_own && !loading.retried && !self.reread && !self.journal.in_memory {
+            loading.retried = true;
+            self.reread = true;
+            self.loading = None;
+            return self.read_ledger();
+        }
+        let message = format!(
+            "there is no snapshot at {place}: expected a checkpoint or savepoint directory with a _metadata, or the \
+             directory of a job with a retained checkpoint; check the path"
+        );
+        self.refuse_snapshot("SnapshotNotFound", &message);
+    }
+
+    fn hand_out(&mut self, directory: &str, metadata: Metadata, allow: bool) {
+        let uri = paths::uri(self.config.storage_uri.as_deref(), directory);
+        let states = match assign_state(&metadata, &self.config.graph, &uri, allow) {
+            Ok(states) => states,
+            Err(error) => return self.refuse_snapshot("SnapshotIncompatible", &error.to_string()),
+        };
+        let reference = SnapshotReference {
+            directory: directory.to_owned(),
+            checkpoint: metadata.checkpoint,
+            allow_non_restored_state: allow,
+        };
+        let known = self.journal.fold.retained.iter().find(|one| self.reference_to(one.key).directory == directory);
+        let info = CheckpointInfo {
+            id: metadata.checkpoint,
+            path: uri,
+            triggered_at: metadata.triggered_at,
+            completed_at: known.map_or(metadata.triggered_at, |one| one.completed_at),
+            bytes: metadata.state_bytes(),
+        };
+        self.cached = Some((directory.to_owned(), metadata));
+        self.restored = Some(Restored { reference, info, states });
+        match &mut self.phase {
+            Phase::Preparing(preparing) => preparing.loaded = true,
+            _ => self.claim(self.restored.as_ref().map(|restored| restored.reference.clone())),
+        }
+    }
+
+    /// What was to be restored cannot be: a user's error, which spends no restart (F2).
+    fn refuse_snapshot(&mut self, reason: &str, message: &str) {
+        self.loading = None;
+        let failure = Failure::user(reason, message);
+        if matches!(self.phase, Phase::Preparing(_)) {
+            return self.end(EndKind::Failed { failure, is_users: true });
+        }
+        self.exit_user_error(&failure);
+    }
+
+    /// Takes the ledger.
+    fn claim(&mut self, restored_from: Option<SnapshotReference>) {
+        if restored_from.is_none() {
+            self.restored = None;
+        }
+        self.phase = Phase::Claiming;
+        self.append(Intent::Start { restored_from });
+    }
+
+    pub(super) fn on_started(&mut self, _: Option<SnapshotReference>) {
+        if self.journal.in_memory || self.config.planted.no_fence {
+            return self.on_confirmed();
+        }
+        self.phase = Phase::Confirming;
+        let operation = entries_after(&self.journal.paths, self.journal.last);
+        self.store(Purpose::Confirm, operation);
+    }
+
+    /// LIST behind `Started`: anything there supersedes this process (L3).
+    pub(super) fn on_confirm_reply(&mut self, reply: StoreReply) {
+        let again = entries_after(&self.journal.paths, self.journal.last);
+        match reply {
+            StoreReply::Keys(keys) => match last_entry(&self.journal.paths, &keys) {
+                None => {
+                    self.clear_store_notice();
+                    self.on_confirmed();
+                }
+                Some(number) => {
+                    let key = self.journal.paths.ledger_entry(number);
+                    self.store(Purpose::NameSuccessor, StoreOperation::Get { key });
+                }
+            },
+            StoreReply::Failed(failure) => self.store_later(Purpose::Confirm, again, &failure),
+            other => self.store_later(Purpose::Confirm, again, &crate::ledger::read::unexpected(&other)),
+        }
+    }
+
+    pub(super) fn on_successor_named(&mut self, reply: StoreReply) {
+        let header = match reply {
+            StoreReply::Object(bytes) => EntryHeader::from_bytes(&bytes, "").ok(),
+            _ => None,
+        };
+        self.exit_superseded(header.map(|header| header.generation));
+    }
+
+    /// The ledger is ours.
+    fn on_confirmed(&mut self) {
+        self.journal.confirmed = true;
+        self.attempt = Attempt(1);
+        self.create_coordinator();
+        self.sweep();
+        if let Some(kind) = self.wanted_end.take() {
+            self.phase = Phase::Claiming;
+            return self.end(kind);
+        }
+        self.phase = Phase::Preparing(super::Preparing { due: self.now, recorded: true, loaded: true });
+    }
+
+    fn exit_reporting(&mut self, state: LedgerState) {
+        let (kind, message) = match state {
+            LedgerState::Finished => (ExitKind::Finished, "the job has finished"),
+            LedgerState::Failed => (ExitKind::Failed, "the job has failed"),
+            LedgerState::Cancelled => (ExitKind::Stopped, "the job was cancelled"),
+            _ => (ExitKind::Stopped, "the job was stopped"),
+        };
+        self.status.state = match state {
+            LedgerState::Finished => crate::status::JobState::Finished,
+            LedgerState::Failed => crate::status::JobState::Failed,
+            LedgerState::Cancelled => crate::status::JobState::Cancelled,
+            _ => crate::status::JobState::Stopped,
+        };
+        let failure = self.journal.fold.failure.clone();
+        let message = failure.as_ref().map_or(message, |failure| failure.message.as_str()).to_owned();
+        let reason = failure.map_or_else(|| format!("{state:?}"), |failure| failure.reason);
+        self.exit(kind, &reason, &message, None);
+    }
+
+    pub(super) fn exit_unreadable_ledger(&mut self, error: &LedgerError) {
+        self.exit_user_error(&Failure::user("LedgerUnreadable", error.to_string()));
+    }
+}
