@@ -1,0 +1,67 @@
+//! `sluice checkpoint`: what lies in checkpoint storage, read-only and without the job's help.
+//!
+//! [`place`] says where to look, [`find`] finds snapshots there, [`list`] and [`inspect`] show them, [`rows`] decodes
+//! keyed state.
+
+pub(crate) mod find;
+mod inspect;
+mod list;
+pub(crate) mod place;
+pub(crate) mod rows;
+
+use crate::error::CommandError;
+use clap::{Args, Subcommand};
+pub(crate) use inspect::read_metadata;
+use place::PlaceArguments;
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  sluice checkpoint list ./sluice-checkpoints
+  sluice checkpoint list s3://checkpoints/demo --endpoint http://localhost:9000 --path-style
+  sluice checkpoint list --manifest job.yaml";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  sluice checkpoint inspect ./sluice-checkpoints/default/pageviews-6f1c --rows 20
+  sluice checkpoint inspect s3://checkpoints/demo/default/pageviews-6f1c/3/chk-50
+  sluice checkpoint inspect --manifest job.yaml";
+
+/// List checkpoints and look into them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointCommand {
+    /// List the checkpoints that can be restored, with id, age and size
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArguments),
+    /// Show what a checkpoint holds: offsets, operators, state
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(InspectArguments),
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    #[command(flatten)]
+    place: PlaceArguments,
+    /// Show this many rows of each keyed state
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rows: usize,
+}
+
+/// Does what the command says.
+pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> {
+    match command {
+        CheckpointCommand::List(arguments) => list::list(&arguments.place.open()?).await?,
+        CheckpointCommand::Inspect(arguments) => inspect::inspect(&arguments.place.open()?, arguments.rows).await?,
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! `sluice checkpoint inspect`: one checkpoint for people.
+//!
+//! Positions of sources are shown by split: of a Kafka partition the last consumed offset and the next one, where a
+//! restore reads on.
+
+use super::find::find;
+use super::place::Place;
+use super::rows::read_rows;
+use crate::error::CommandError;
+use crate::output;
+use serde_json::Value;
+use sluice_node::edge::now;
+use sluice_protocol::graph::OperatorInfo;
+use sluice_protocol::metadata::Metadata;
+use sluice_protocol::paths::METADATA;
+use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData};
+use sluice_protocol::{KeyGroupRange, OperatorUid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// The field of a split's state that holds the next offset to read.
+const OFFSET: &str = "offset";
+
+/// Prints the checkpoint at the place, or the newest one below it.
+pub(super) async fn inspect(place: &Place, rows: usize) -> Result<(), CommandError> {
+    let (directory, metadata) = choose(place).await?;
+    let mut text = describe(&directory, &metadata);
+    for (info, snapshots) in operators(&metadata) {
+        let _ = writeln!(text, "\n{}  ({:?})\n  uid {}", info.description, info.kind, info.uid);
+        text.push_str(&describe_splits(&snapshots));
+        text.push_str(&describe_keyed(&snapshots));
+        if rows > 0 {
+            text.push_str(&show_rows(place, &directory, &snapshots, rows).await?);
+        }
+    }
+    output::print(&text);
+    Ok(())
+}
+
+async fn choose(place: &Place) -> Result<(String, Metadata), CommandError> {
+    if let Some(metadata) = read_metadata(place, &place.uri).await? {
+        return Ok((place.uri.clone(), metadata));
+    }
+    let found = find(place).await?;
+    let jobs: BTreeSet<&str> = found.iter().map(|found| found.job.as_str()).collect();
+    if jobs.len() > 1 {
+        let names: Vec<&str> = jobs.into_iter().collect();
+        let text = format!("several jobs have checkpoints below {}; name one: {}", place.uri, names.join(", "));
+        return Err(CommandError::Usage(text));
+    }
+    let newest =
+        found.last().ok_or_else(|| CommandError::Usage(format!("there is no checkpoint below {}", place.uri)))?;
+    match read_metadata(place, &newest.uri).await? {
+        Some(metadata) => Ok((newest.uri.clone(), metadata)),
+        None => Err(CommandError::Usage(format!("{} was removed meanwhile; try again", newest.uri))),
+    }
+}
+
+/// The `_metadata` of a checkpoint's directory, `None` when there is none.
+pub(crate) async fn read_metadata(place: &Place, directory: &str) -> Result<Option<Metadata>, CommandError> {
+    let key = format!("{directory}/{METADATA}");
+    match place.get(&key).await? {
+        Some(bytes) => Ok(Some(Metadata::from_bytes(&bytes, &key)?)),
+        None => Ok(None),
+    }
+}
+
+fn describe(directory: &str, metadata: &Metadata) -> String {
+    let age = output::age(now(), metadata.triggered_at);
+    format!(
+        "checkpoint {} of {}\n  path       {directory}\n  triggered  {} ({age} ago), by generation {} attempt {}\n  \
+         state      {}, {} key groups\n",
+        metadata.checkpoint,
+        metadata.job,
+        output::time(metadata.triggered_at),
+        metadata.run.generation,
+        metadata.run.attempt,
+        output::bytes(metadata.state_bytes()),
+        metadata.max_parallelism,
+    )
+}
+
+/// Operators that stored something, in the order of the graph, each with what its subtasks stored.
+fn operators(metadata: &Metadata) -> Vec<(&OperatorInfo, Vec<&OperatorSnapshot>)> {
+    let mut by_uid: BTreeMap<&OperatorUid, Vec<&OperatorSnapshot>> = BTreeMap::new();
+    for snapshot in &metadata.operators {
+        by_uid.entry(&snapshot.uid).or_default().push(snapshot);
+    }
+    let all = metadata.vertices.iter().flat_map(|vertex| &vertex.operators);
+    all.filter_map(|info| by_uid.remove(&info.uid).map(|snapshots| (info, snapshots))).collect()
+}
+
+fn describe_splits(snapshots: &[&OperatorSnapshot]) -> String {
+    let splits: BTreeMap<&str, Vec<(String, String)>> = snapshots
+        .iter()
+        .flat_map(|snapshot| &snapshot.splits)
+        .map(|split| (split.split.as_str(), fields_of(&split.state)))
+        .collect();
+    if splits.is_empty() {
+        return String::new();
+    }
+    let mut titles: Vec<&str> = Vec::new();
+    for (title, _) in splits.values().flatten() {
+        if !titles.contains(&title.as_str()) {
+            titles.push(title);
+        }
+    }
+    let header: Vec<&str> = std::iter::once("SPLIT").chain(titles.iter().copied()).collect();
+    let rows: Vec<Vec<String>> = splits
+        .iter()
+        .map(|(split, fields)| {
+            let cell = |title: &&str| fields.iter().find(|(name, _)| name == title).map_or("-", |(_, value)| value);
+            std::iter::once((*split).to_owned()).chain(titles.iter().map(cell).map(str::to_owned)).collect()
+        })
+        .collect();
+    output::table(&header, &rows, "  ")
+}
+
+/// A split's state as titles and values. An `offset` is the next one to read, as Kafka counts; people ask for the last
+/// one that was consumed, so both are shown, first of all.
+fn fields_of(state: &Value) -> Vec<(String, String)> {
+    let Some(object) = state.as_object() else { return vec![("STATE".to_owned(), cell(state))] };
+    let mut fields = Vec::new();
+    if let Some(next) = object.get(OFFSET).and_then(Value::as_i64) {
+        let last = if next > 0 { (next - 1).to_string() } else { "none".to_owned() };
+        fields.push(("LAST CONSUMED OFFSET".to_owned(), last));
+        fields.push(("NEXT OFFSET".to_owned(), next.to_string()));
+    }
+    let others = object.iter().filter(|(name, _)| name.as_str() != OFFSET);
+    fields.extend(others.map(|(name, value)| (title_of(name), cell(value))));
+    fields
+}
+
+/// `maxPast` as `MAX PAST`.
+fn title_of(field: &str) -> String {
+    let mut title = String::new();
+    for letter in field.chars() {
+        if letter.is_uppercase() {
+            title.push(' ');
+        }
+        title.extend(letter.to_uppercase());
+    }
+    title
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+fn keyed<'a>(snapshots: &'a [&OperatorSnapshot]) -> impl Iterator<Item = (u32, &'a KeyedStateHandle)> {
+    snapshots.iter().flat_map(|snapshot| snapshot.keyed.iter().map(|handle| (snapshot.subtask.0, handle)))
+}
+
+fn describe_keyed(snapshots: &[&OperatorSnapshot]) -> String {
+    let rows: Vec<Vec<String>> = keyed(snapshots)
+        .map(|(subtask, handle)| {
+            let place = match &handle.data {
+                StateData::Inline { .. } => "in _metadata".to_owned(),
+                StateData::File { path, .. } => path.clone(),
+            };
+            let KeyGroupRange { start, end } = handle.key_groups;
+            vec![
+                handle.name.clone(),
+                subtask.to_string(),
+                format!("{start}-{}", end.saturating_sub(1)),
+                output::thousands(handle.rows),
+                output::bytes(handle.data.size()),
+                place,
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    output::table(&["STATE", "SUBTASK", "KEY GROUPS", "ROWS", "SIZE", "FILE"], &rows, "  ")
+}
+
+/// Up to `limit` rows of each state, over all subtasks.
+async fn show_rows(
+    place: &Place,
+    directory: &str,
+    snapshots: &[&OperatorSnapshot],
+    limit: usize,
+) -> Result<String, CommandError> {
+    let mut text = String::new();
+    let names: BTreeSet<&str> = keyed(snapshots).map(|(_, handle)| handle.name.as_str()).collect();
+    for name in names {
+        let handles = keyed(snapshots).map(|(_, handle)| handle).filter(|handle| handle.name == name);
+        let table = read_rows(place, directory, handles, limit).await?;
+        let header: Vec<&str> = table.columns.iter().map(String::as_str).collect();
+        let _ = writeln!(text, "  first {} rows of '{name}':", table.rows.len());
+        text.push_str(&output::table(&header, &table.rows, "    "));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{describe_keyed, describe_splits};
+    use serde_json::json;
+    use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData};
+    use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskIndex};
+
+    fn snapshot(subtask: u32) -> OperatorSnapshot {
+        OperatorSnapshot { uid: OperatorUid::from("pv"), subtask: SubtaskIndex(subtask), keyed: vec![], splits: vec![] }
+    }
+
+    #[test]
+    fn the_last_consumed_offset_and_the_next_are_shown() {
+        let split = |name: &str, state| SplitState { split: name.to_owned(), state };
+        let splits = vec![
+            split("test-1", json!({"topic": "test", "partition": 1, "offset": 0})),
+            split("test-0", json!({"topic": "test", "partition": 0, "offset": 1001, "end": 2000})),
+        ];
+        let text = describe_splits(&[&OperatorSnapshot { splits, ..snapshot(0) }, &snapshot(1)]);
+        let expected = "  SPLIT   LAST CONSUMED OFFSET  NEXT OFFSET  END   PARTITION  TOPIC\n  \
+                        test-0  1000                  1001         2000  0          test\n  \
+                        test-1  none                  0            -     1          test\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn keyed_state_is_shown_by_subtask() {
+        let handle = |data| KeyedStateHandle {
+            name: "groups".to_owned(),
+            key_groups: KeyGroupRange { start: 0, end: 64 },
+            rows: 12_345,
+            data,
+        };
+        let keyed = vec![
+            handle(StateData::Inline { bytes: vec![0; 100] }),
+            handle(StateData::File { path: "state-1.parquet".to_owned(), size: 2048 }),
+        ];
+        let text = describe_keyed(&[&OperatorSnapshot { keyed, ..snapshot(3) }]);
+        let expected = "  STATE   SUBTASK  KEY GROUPS  ROWS    SIZE     FILE\n  \
+                        groups  3        0-63        12,345  100 B    in _metadata\n  \
+                        groups  3        0-63        12,345  2.0 KiB  state-1.parquet\n";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,68 @@
+//! Keyed state as rows of text: the Parquet files of a checkpoint, decoded.
+
+use super::place::Place;
+use crate::error::CommandError;
+use arrow::array::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use sluice_protocol::state::{KeyedStateHandle, StateData};
+
+/// Rows with the names of their columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// Names.
+    pub(crate) columns: Vec<String>,
+    /// Cells.
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// Reads up to `limit` rows of these pieces of one state; `directory` is the checkpoint's.
+pub(crate) async fn read_rows<'a>(
+    place: &Place,
+    directory: &str,
+    handles: impl Iterator<Item = &'a KeyedStateHandle>,
+    limit: usize,
+) -> Result<Rows, CommandError> {
+    let mut table = Rows::default();
+    for handle in handles {
+        if table.rows.len() >= limit {
+            break;
+        }
+        let (source, bytes) = match handle.data.resolve(directory) {
+            StateData::Inline { bytes } => (format!("{directory}/_metadata"), Bytes::from(bytes)),
+            StateData::File { path, .. } => {
+                let bytes = place.get(&path).await?;
+                let missing = || CommandError::State { place: path.clone(), detail: "it does not exist".to_owned() };
+                (path.clone(), bytes.ok_or_else(missing)?)
+            }
+        };
+        decode(bytes, limit, &mut table).map_err(|detail| CommandError::State { place: source, detail })?;
+    }
+    Ok(table)
+}
+
+fn decode(bytes: Bytes, limit: usize, table: &mut Rows) -> Result<(), String> {
+    let wanted = limit.saturating_sub(table.rows.len());
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)
+        .and_then(|builder| builder.with_limit(wanted).build())
+        .map_err(|error| error.to_string())?;
+    for batch in reader {
+        add_rows(&batch.map_err(|error| error.to_string())?, table).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn add_rows(batch: &RecordBatch, table: &mut Rows) -> Result<(), arrow::error::ArrowError> {
+    let options = FormatOptions::new().with_null("NULL");
+    let formatters = batch
+        .columns()
+        .iter()
+        .map(|column| ArrayFormatter::try_new(column.as_ref(), &options))
+        .collect::<Result<Vec<_>, _>>()?;
+    table.columns = batch.schema().fields().iter().map(|field| field.name().clone()).collect();
+    for row in 0..batch.num_rows() {
+        table.rows.push(formatters.iter().map(|formatter| formatter.value(row).to_string()).collect());
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! `sluice run`: a job in this process, from the same manifest as on a cluster.
+//!
+//! Ctrl-C stops the job cleanly, with a last checkpoint; a second one ends the process at once, which the job survives
+//! as it survives any kill.
+
+use crate::checkpoint::place::address_of;
+use crate::error::CommandError;
+use crate::output;
+use crate::plan::job_of;
+use crate::progress::Progress;
+use clap::Args;
+use sluice_crds::StreamJob;
+use sluice_node::metrics::TaskMetrics;
+use sluice_node::{JobDescription, LocalRun, LocalStart, build_job, read_manifest, run_local};
+use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
+use sluice_protocol::options::RestoreSpec;
+use sluice_protocol::status::JobStatus;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Where checkpoints go when neither the manifest nor the command line names a place.
+const DEFAULT_CHECKPOINT_DIRECTORY: &str = "sluice-checkpoints";
+
+/// What a shell reports of a process that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice run job.yaml
+  sluice run job.yaml --resume                       go on where the last run of this job ended, however it ended
+  sluice run job.yaml -s ./sluice-checkpoints/default/pageviews-6f1c/1/chk-50
+  RUST_LOG=info sluice run job.yaml --rest-port 0    show the log; take any free port
+
+While it runs, http://localhost:8081/status and /metrics tell more.";
+
+/// Run a job in this process.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArguments {
+    /// A StreamJob manifest
+    #[arg(value_name = "MANIFEST")]
+    manifest: PathBuf,
+    /// Go on from the latest checkpoint of this job's last run here
+    #[arg(long, conflicts_with = "from_snapshot")]
+    resume: bool,
+    /// Restore this checkpoint or savepoint: its directory or its _metadata, a path or an address
+    #[arg(short = 's', long, value_name = "PLACE")]
+    from_snapshot: Option<String>,
+    /// With -s: drop state that no operator of the program takes
+    #[arg(short = 'n', long, requires = "from_snapshot")]
+    allow_non_restored_state: bool,
+    /// Port of status and metrics; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8081)]
+    rest_port: u16,
+    /// Store checkpoints below this directory, whatever the manifest says
+    #[arg(long, value_name = "DIRECTORY")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Subtasks per vertex, whatever the manifest says
+    #[arg(long, value_name = "N")]
+    parallelism: Option<u32>,
+}
+
+/// Where a local run stores checkpoints when its manifest names no place.
+pub(crate) fn default_checkpoint_storage() -> Result<String, CommandError> {
+    address_of(DEFAULT_CHECKPOINT_DIRECTORY)
+}
+
+/// Runs the job to its end.
+pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
+    let manifest = adapted(read_manifest(&arguments.manifest)?, &arguments)?;
+    let job = build_job(&manifest, &job_of(&manifest))?;
+    let progress = Progress::new(&job.program.graph);
+    let rest_bind = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.rest_port));
+    let switches = Switches::default();
+    let start = if arguments.resume { LocalStart::Resume } else { start_of(&job) };
+    let run = local_run(job, start, Some(rest_bind), &switches, progress.painter());
+    let end = drive(run, &switches).await?;
+    progress.close();
+    conclude(&end, &format!("sluice run {} --resume", arguments.manifest.display()));
+    Ok(end.code())
+}
+
+/// The manifest with what the command line says otherwise.
+fn adapted(mut manifest: StreamJob, arguments: &RunArguments) -> Result<StreamJob, CommandError> {
+    let spec = &mut manifest.spec;
+    if let Some(parallelism) = arguments.parallelism {
+        spec.parallelism = parallelism;
+    }
+    if let Some(place) = &arguments.from_snapshot {
+        let allow_non_restored_state = arguments.allow_non_restored_state;
+        spec.restore = Some(RestoreSpec { from: address_of(place)?, allow_non_restored_state, nonce: 0 });
+    }
+    match (&mut spec.checkpointing, &arguments.checkpoint_dir) {
+        (_, None) => {}
+        (Some(checkpointing), Some(directory)) => checkpointing.storage = address_of(&directory.to_string_lossy())?,
+        (None, Some(_)) => {
+            return Err(CommandError::Usage(
+                "--checkpoint-dir: the manifest has no spec.checkpointing, so no checkpoints are taken; add `checkpointing: \
+                 {interval: 10s}` to its spec"
+                    .to_owned(),
+            ));
+        }
+    }
+    Ok(manifest)
+}
+
+/// What a run that does not resume starts from.
+fn start_of(job: &JobDescription) -> LocalStart {
+    match &job.restore {
+        None => LocalStart::Empty,
+        Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
+            LocalStart::Snapshot { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
+        }
+    }
+}
+
+/// What shows the status: given each one, and the counters of the tasks.
+pub(crate) type Painter = Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>;
+
+/// A run in this process.
+pub(crate) fn local_run(
+    job: JobDescription,
+    start: LocalStart,
+    rest_bind: Option<SocketAddr>,
+    switches: &Switches,
+    on_status: Painter,
+) -> LocalRun {
+    LocalRun {
+        namespace: job.job.namespace,
+        name: job.job.name,
+        program: job.program,
+        options: job.options,
+        start,
+        checkpoint_directory: PathBuf::from(DEFAULT_CHECKPOINT_DIRECTORY),
+        rest_bind,
+        on_status,
+        stop: switches.stop.clone(),
+        abandon: switches.abandon.clone(),
+    }
+}
+
+/// How a run is ended from outside.
+#[derive(Default)]
+pub(crate) struct Switches {
+    stop: CancellationToken,
+    abandon: CancellationToken,
+}
+
+/// How a local run ended.
+pub(crate) enum End {
+    /// The job ended.
+    Job(ExitRecord),
+    /// A second Ctrl-C ended the process.
+    Abandoned,
+}
+
+impl End {
+    /// The process's exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Job(record) => record.kind.code(),
+            Self::Abandoned => INTERRUPTED,
+        }
+    }
+}
+
+/// Waits for the job's end, passing on Ctrl-C and SIGTERM.
+pub(crate) async fn drive(run: LocalRun, switches: &Switches) -> Result<End, CommandError> {
+    let mut signals = Signals::new()?;
+    let mut ended = tokio::spawn(run_local(run));
+    let joined = |result: Result<ExitRecord, tokio::task::JoinError>| {
+        result.map(End::Job).map_err(|error| Failure::restart("Panicked", Fault::Internal, error.to_string()).into())
+    };
+    tokio::select! {
+        result = &mut ended => return joined(result),
+        () = signals.next() => {}
+    }
+    output::complain("\nstopping with a last checkpoint; Ctrl-C again ends at once");
+    switches.stop.cancel();
+    tokio::select! {
+        result = &mut ended => return joined(result),
+        () = signals.next() => {}
+    }
+    switches.abandon.cancel();
+    // What the job still wants to say is not waited for: the person has asked twice.
+    let _ = tokio::time::timeout(Duration::from_millis(100), &mut ended).await;
+    Ok(End::Abandoned)
+}
+
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, CommandError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let failed = |source| CommandError::Io { what: "listening for signals".to_owned(), source };
+        let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        Ok(Self { interrupt, terminate })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Says how it ended; `resume` is the command that goes on.
+pub(crate) fn conclude(end: &End, resume: &str) {
+    match end {
+        End::Job(record) => match record.kind {
+            ExitKind::Finished => output::complain("finished: all input was read and all results are out"),
+            ExitKind::Stopped => output::complain(&format!("stopped: {}\nresume with: {resume}", record.message)),
+            _ => output::complain(&format!("error: {}: {}", record.reason, record.message)),
+        },
+        End::Abandoned => output::complain(&format!("ended at once; resume with: {resume}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RunArguments, adapted};
+    use clap::{Args, Command, FromArgMatches};
+    use sluice_crds::{StreamJob, parse_manifest};
+
+    fn arguments(line: &str) -> RunArguments {
+        let command = RunArguments::augment_args(Command::new("run"));
+        let matches = command.try_get_matches_from(format!("run {line}").split_whitespace()).unwrap();
+        RunArguments::from_arg_matches(&matches).unwrap()
+    }
+
+    fn manifest(checkpointing: &str) -> StreamJob {
+        let head =
+            "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {name: pv}\nspec:\n  program: {sql: x}\n";
+        parse_manifest(&format!("{head}  parallelism: 3\n{checkpointing}")).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_manifest() {
+        let line = "job.yaml --parallelism 2 --checkpoint-dir /tmp/here -s s3://b/chk-5 -n";
+        let adapted =
+            adapted(manifest("  checkpointing: {interval: 1s, storage: 's3://b/c'}\n"), &arguments(line)).unwrap();
+        assert_eq!(adapted.spec.parallelism, 2);
+        assert_eq!(adapted.spec.checkpointing.unwrap().storage, "file:///tmp/here");
+        let restore = adapted.spec.restore.unwrap();
+        assert_eq!((restore.from.as_str(), restore.allow_non_restored_state), ("s3://b/chk-5", true));
+    }
+
+    #[test]
+    fn a_directory_without_checkpoints_is_refused() {
+        let error = adapted(manifest(""), &arguments("job.yaml --checkpoint-dir /tmp/here")).unwrap_err();
+        assert!(error.to_string().contains("--checkpoint-dir"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
