@@ -38,8 +38,10 @@ pub enum Output {
         id: CheckpointId,
         /// Whether the job would have ended with it.
         ends: Ends,
-        /// Why, when it counts as failed and a `CheckpointFailed` is to be recorded; `None`: subsumed.
+        /// Why, when it counts as failed; `None`: subsumed.
         failure: Option<Failure>,
+        /// Whether its `CheckpointFailed` stands already; else one is to be appended, if it counts as failed.
+        recorded: bool,
     },
     /// Its entry has been under way for longer than the timeout: give it up if it turns out not to stand (L2).
     GiveUp(CheckpointId),
@@ -188,7 +190,7 @@ impl CheckpointCoordinator {
         }
     }
 
-    /// Its `_metadata` stands and its entry is sent: from here on only the ledger decides. `false`: it is over
+    /// Its `_metadata` stands and its entry is sent: from here on only the ledger decides. `None`: it is over
     /// already, and nothing may be sent.
     #[must_use]
     pub fn appending(&mut self, id: CheckpointId) -> Option<Ends> {
@@ -211,7 +213,7 @@ impl CheckpointCoordinator {
         let subsumed: Vec<_> =
             self.pending.range(..id).filter(|(_, one)| !one.is_appending()).map(|(id, one)| (*id, one.ends)).collect();
         self.pending.retain(|other, one| *other > id || one.is_appending());
-        subsumed.into_iter().map(|(id, ends)| Output::Aborted { id, ends, failure: None }).collect()
+        subsumed.into_iter().map(|(id, ends)| Output::Aborted { id, ends, failure: None, recorded: false }).collect()
     }
 
     /// Its entry does not stand, a `CheckpointFailed` does.
@@ -219,8 +221,11 @@ impl CheckpointCoordinator {
         if !self.pending.contains_key(&id) {
             return vec![];
         }
-        let outputs = self.abort_counted(id, failure, now);
+        let mut outputs = self.abort_counted(id, failure, now);
         self.failure_recorded();
+        if let Some(Output::Aborted { recorded, .. }) = outputs.first_mut() {
+            *recorded = true;
+        }
         outputs
     }
 
@@ -315,7 +320,7 @@ impl CheckpointCoordinator {
         let doublings = u32::try_from(self.counters.failed_in_a_row - 1).unwrap_or(u32::MAX).min(20);
         let pause = TimeSpan(FIRST_PAUSE.0 << doublings).min(self.settings.timeout);
         self.hold_until = now.plus(pause);
-        let mut outputs = vec![Output::Aborted { id, ends, failure: Some(failure.clone()) }];
+        let mut outputs = vec![Output::Aborted { id, ends, failure: Some(failure.clone()), recorded: false }];
         outputs.extend(self.too_many(id, &failure).map(Output::FailJob));
         outputs
     }

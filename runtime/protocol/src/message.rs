@@ -23,7 +23,7 @@ pub enum ToTaskManager {
     Heartbeat,
     /// Run these tasks; answered by `TaskRunning` for each. Older runs must have ended first (N4).
     Deploy(Box<Deployment>),
-    /// End all tasks of this run; answered by `TasksEnded`.
+    /// End all tasks of this run; answered by `TasksEnded` when they have ended, also when none runs.
     CancelTasks {
         /// The run.
         run: Run,

@@ -1,7 +1,8 @@
 //! Object-store operations as values: decisions ask for them, an edge executes them and reports back.
 //!
 //! Keys are relative to the root of the job's checkpoint storage; a key that holds `://` is an absolute URI, which
-//! the edge opens with the job's storage options (a foreign restore). Assumptions about the store are those of
+//! the edge opens with the job's storage options (a foreign restore); keys listed under an absolute prefix are
+//! absolute too. Assumptions about the store are those of
 //! docs/protocol.md: linearizable per key, put-if-absent, LIST consistent after PUT.
 
 use serde::{Deserialize, Serialize};

@@ -66,7 +66,7 @@ fn a_later_one_subsumes_an_earlier_one() {
     coordinator.tick(Timestamp(1000));
     assert_eq!(triggered(&coordinator.tick(Timestamp(2000))), [9]);
     let outputs = complete(&mut coordinator, 9, 2100);
-    assert_eq!(outputs, [Output::Aborted { id: CheckpointId(8), ends: Ends::None, failure: None }]);
+    assert_eq!(outputs, [Output::Aborted { id: CheckpointId(8), ends: Ends::None, failure: None, recorded: false }]);
     assert_eq!(coordinator.counters().failed, 0);
     assert_eq!(coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default()), None);
 }

@@ -137,10 +137,13 @@ impl JobMaster {
             return;
         }
         let slots = self.task_managers.free_slots();
+        if slots.len() < self.config.graph.slots_needed() as usize {
+            return;
+        }
         let run = Run { generation: self.config.generation, attempt: self.attempt };
         let keeps_files = !self.journal.in_memory && self.coordinator.is_some();
         let directory = keeps_files.then(|| self.journal.paths.generation_directory(self.config.generation));
-        let states = self.restored.as_ref().map(|restored| restored.states.clone());
+        let states = self.restored.as_mut().map(|restored| std::mem::take(&mut restored.states));
         let Some((execution, deployments)) =
             Execution::plan(run, &self.config.graph, &slots, states, directory.as_deref())
         else {

@@ -54,7 +54,7 @@ impl JobMaster {
                     }
                 }
                 Output::Store(collected) => self.store_metadata(collected),
-                Output::Aborted { id, ends, failure } => self.on_aborted(id, ends, failure),
+                Output::Aborted { id, ends, failure, recorded } => self.on_aborted(id, ends, failure, recorded),
                 Output::GiveUp(id) => self.journal.appender.give_up_checkpoint(id),
                 Output::FailJob(failure) => self.fail_attempt(failure, None),
             }
@@ -181,22 +181,25 @@ impl JobMaster {
                 if let Some(coordinator) = &mut self.coordinator {
                     coordinator.deactivate();
                 }
+                if matches!(self.phase, Phase::Preparing(_)) {
+                    // The attempt failed meanwhile; what this checkpoint holds is the end.
+                    return self.end(EndKind::Finished);
+                }
                 self.finish_when_all_have();
             }
         }
     }
 
-    fn on_aborted(&mut self, id: CheckpointId, ends: Ends, failure: Option<Failure>) {
+    fn on_aborted(&mut self, id: CheckpointId, ends: Ends, failure: Option<Failure>, recorded: bool) {
         self.forget_storing(id);
         self.tell_tasks(|run| ToTaskManager::CheckpointAborted { run, checkpoint: id });
         self.dead.push(CheckpointKey { generation: self.config.generation, id });
         let Some(failure) = failure else { return };
         self.note_failed_checkpoint(id, &failure);
-        let was_given_up = self.journal.fold.last_checkpoint >= id;
-        if !was_given_up {
+        if !recorded {
             self.append(Intent::CheckpointFailed { id, failure });
         }
-        if ends == Ends::Stop && !self.is_ending() {
+        if ends == Ends::Stop && matches!(self.phase, Phase::Running) {
             self.end(EndKind::Stopped);
         }
     }

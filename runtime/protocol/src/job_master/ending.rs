@@ -31,6 +31,9 @@ impl JobMaster {
 
     /// A last checkpoint where there can be one, then `Stopped`.
     fn stop(&mut self) {
+        if self.journal.fold.ending == Ends::Finish {
+            return self.end_when_confirmed(EndKind::Finished);
+        }
         let can_checkpoint = matches!(self.phase, Phase::Running) && self.journal.fold.ending == Ends::None;
         match &mut self.coordinator {
             Some(coordinator) if can_checkpoint => {
@@ -42,7 +45,7 @@ impl JobMaster {
     }
 
     fn end_when_confirmed(&mut self, kind: EndKind) {
-        if self.journal.confirmed || (self.journal.in_memory && self.coordinator.is_some()) {
+        if self.journal.confirmed {
             return self.end(kind);
         }
         self.wanted_end = Some(kind);
@@ -83,7 +86,9 @@ impl JobMaster {
         let Phase::Ending(kind) = &self.phase else { return };
         let record = exit_record(kind);
         self.status.state = end_state(kind);
-        for key in drops {
+        self.status.since = self.now;
+        let dead: Vec<_> = self.dead.drain(..).chain(drops).collect();
+        for key in dead {
             self.remove_checkpoint(key);
         }
         self.shut_task_managers_down();

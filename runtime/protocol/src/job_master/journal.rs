@@ -21,7 +21,7 @@ const HEAD_INTERVAL: TimeSpan = TimeSpan::from_secs(10);
 /// What is to be appended.
 #[derive(Debug, Clone)]
 pub(super) enum Intent {
-    Start { restored_from: Option<SnapshotReference> },
+    Start { cause: StartCause, restored_from: Option<SnapshotReference> },
     Restart { cause: Failure },
     Checkpoint { id: CheckpointId, triggered_at: Timestamp, bytes: u64, ends: Ends },
     CheckpointFailed { id: CheckpointId, failure: Failure },
@@ -72,11 +72,6 @@ impl Journal {
     pub(super) fn adopt(&mut self, last: Option<&Entry>) {
         self.last = last.map_or(0, |entry| entry.number);
         self.fold = last.map(Entry::folded).unwrap_or_default();
-    }
-
-    /// Whether every append asked for has its answer.
-    pub(super) fn is_settled(&self) -> bool {
-        self.queue.is_empty() && !self.appender.is_busy()
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Timestamp> {
@@ -205,9 +200,8 @@ impl JobMaster {
 
     fn build_kind(&self, intent: Intent) -> EntryKind {
         match intent {
-            Intent::Start { restored_from } => {
-                let probed = self.config.probed.clone();
-                EntryKind::Started { cause: StartCause::Start, restored_from, probed }
+            Intent::Start { cause, restored_from } => {
+                EntryKind::Started { cause, restored_from, probed: self.config.probed.clone() }
             }
             Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
             Intent::Checkpoint { id, triggered_at, bytes, ends } => {
@@ -265,7 +259,7 @@ impl JobMaster {
         self.journal.fold = entry.folded();
         self.journal.next_head = self.now.plus(HEAD_INTERVAL);
         match entry.kind {
-            EntryKind::Started { restored_from, .. } => self.on_started(restored_from),
+            EntryKind::Started { .. } => self.on_started(),
             EntryKind::Restarted { .. } => self.on_restart_recorded(),
             EntryKind::Checkpoint { checkpoint, ends, drops, .. } => self.on_checkpoint_stands(checkpoint, ends, drops),
             EntryKind::CheckpointFailed { id, failure } => self.on_checkpoint_failure_stands(id, failure),

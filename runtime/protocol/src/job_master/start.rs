@@ -11,7 +11,7 @@ use crate::ids::{Attempt, Generation};
 use crate::ledger::decide::{StartDecision, Starter, decide_start};
 use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference};
 use crate::ledger::read::{LedgerReader, ReadStep, entries_after, last_entry};
-use crate::ledger::{Ends, LedgerState, RestorePoint};
+use crate::ledger::{Ends, LedgerState, RestorePoint, StartCause};
 use crate::metadata::{Metadata, assign_state};
 use crate::paths::{self, SnapshotLocation};
 use crate::state::SubtaskState;
@@ -105,7 +105,7 @@ impl JobMaster {
             StartDecision::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
             StartDecision::Conclude(ends) => {
                 self.wanted_end = Some(if ends == Ends::Stop { EndKind::Stopped } else { EndKind::Finished });
-                self.claim(self.restore_reference());
+                self.claim_as(StartCause::Close, self.restore_reference());
             }
             StartDecision::Report(state) => self.exit_reporting(state),
             StartDecision::Superseded(by) => self.exit_superseded(Some(by)),
@@ -280,11 +280,15 @@ impl JobMaster {
         if restored_from.is_none() {
             self.restored = None;
         }
-        self.phase = Phase::Claiming;
-        self.append(Intent::Start { restored_from });
+        self.claim_as(StartCause::Start, restored_from);
     }
 
-    pub(super) fn on_started(&mut self, _: Option<SnapshotReference>) {
+    fn claim_as(&mut self, cause: StartCause, restored_from: Option<SnapshotReference>) {
+        self.phase = Phase::Claiming;
+        self.append(Intent::Start { cause, restored_from });
+    }
+
+    pub(super) fn on_started(&mut self) {
         if self.journal.in_memory || self.config.planted.no_fence {
             return self.on_confirmed();
         }
@@ -327,7 +331,6 @@ impl JobMaster {
         self.create_coordinator();
         self.sweep();
         if let Some(kind) = self.wanted_end.take() {
-            self.phase = Phase::Claiming;
             return self.end(kind);
         }
         self.phase = Phase::Preparing(super::Preparing { due: self.now, recorded: true, loaded: true });

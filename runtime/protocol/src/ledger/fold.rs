@@ -4,7 +4,7 @@
 
 use crate::failure::Failure;
 use crate::ids::{CheckpointId, Generation, OperatorUid};
-use crate::ledger::entry::{CheckpointKey, Ends, Entry, EntryKind, SnapshotReference};
+use crate::ledger::entry::{CheckpointKey, Ends, Entry, EntryKind, SnapshotReference, StartCause};
 use crate::restart::FailureCounts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -177,8 +177,11 @@ impl Fold {
 
     fn apply(&mut self, entry: &Entry) {
         match &entry.kind {
-            EntryKind::Started { restored_from, probed, .. } => {
-                self.start(entry, restored_from.as_ref(), probed.as_ref())
+            EntryKind::Started { cause, restored_from, probed } => {
+                if *cause != StartCause::Close {
+                    self.ending = Ends::None;
+                }
+                self.start(entry, restored_from.as_ref(), probed.as_ref());
             }
             EntryKind::Restarted { .. } => self.state = LedgerState::Running,
             EntryKind::Checkpoint { checkpoint, savepoint, ends, drops } => {
@@ -218,7 +221,6 @@ impl Fold {
         self.state = LedgerState::Running;
         self.directive.clone_from(&entry.directive);
         self.restore_point = restored_from.map_or(RestorePoint::Empty, |from| RestorePoint::Snapshot(from.clone()));
-        self.ending = Ends::None;
         self.failure = None;
         if probed.is_some() {
             self.probed = probed.cloned();
