@@ -44,7 +44,7 @@ pids_of() {
   local name pid
   for name in "$@"; do
     for pid in $(pgrep -x "${name:0:15}"); do
-      grep -qzF "$STATE/" "/proc/$pid/cmdline" 2>/dev/null && echo "$pid"
+      if grep -qzF "$STATE/" "/proc/$pid/cmdline" 2>/dev/null; then echo "$pid"; fi # a zombie's is empty
     done
   done
 }
@@ -54,8 +54,10 @@ pid_of() {
   local program=kube pid
   case $1 in containerd | coredns) program=$1 ;; esac
   for pid in $(pids_of "$program"); do
-    [ "$program" = "$1" ] && echo "$pid" && return
-    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "/kube $1 " && echo "$pid" && return
+    if [ "$program" = "$1" ] || tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "/kube $1 "; then
+      echo "$pid"
+      return
+    fi
   done
 }
 

@@ -3,6 +3,7 @@
 //! Each generator returns the files of the directories it owns as text; only this module writes or compares. A file in
 //! such a directory that no generator makes any more is removed, or reported by `--check`.
 
+mod custom_resources;
 mod protobuf;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use crate::workspace;
 pub(crate) struct Arguments {
     /// Write nothing; fail if a file in the checkout differs from what would be written
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 /// What one generator makes.
@@ -33,7 +34,7 @@ struct Generated {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = workspace::root();
     let mut stale = Vec::new();
-    for generated in [protobuf::generate(&root)?] {
+    for generated in [protobuf::generate(&root)?, custom_resources::generate()?, custom_resources::generate_chart()?] {
         stale.extend(differences(&root, &generated)?);
         if !arguments.check {
             write(&root, &generated)?;

@@ -1,12 +1,61 @@
-//! Where things lie: the checkout, Cargo's target directory, built programs and the cache.
+//! Where things lie: the checkout, built programs, images and the cache outside the checkout.
 //!
 //! Callers get absolute paths and need not care from which directory xtask was called.
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process;
+
+/// The one profile for tests and images.
+pub(crate) const PROFILE: &str = "sluice";
+
+/// The version of everything in this workspace.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The root of the checkout that this xtask was built from.
 pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Where Cargo puts programs of [`PROFILE`]: the directory that this program lies in.
+pub(crate) fn programs() -> Result<PathBuf> {
+    let program = env::current_exe().context("cannot find out where xtask itself lies")?;
+    Ok(program.parent().context("xtask lies in no directory")?.to_path_buf())
+}
+
+/// Where image archives are written.
+pub(crate) fn images() -> Result<PathBuf> {
+    Ok(programs()?.join("images"))
+}
+
+/// What is fetched and built once, outside the checkout: `SLUICE_CACHE`, else `sluice` in the user's cache directory.
+/// The scripts under `e2e/testbed` and `tests/services` follow the same rule.
+pub(crate) fn cache() -> PathBuf {
+    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    named("SLUICE_CACHE")
+        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("sluice")))
+        .or_else(|| Some(named("HOME")?.join(".cache/sluice")))
+        .unwrap_or_else(|| env::temp_dir().join("sluice"))
+}
+
+/// A script of the checkout, by its path from the root.
+pub(crate) fn script(path: &str) -> Command {
+    Command::new(root().join(path))
+}
+
+/// Cargo, in the root of the checkout.
+pub(crate) fn cargo(subcommand: &str) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.arg(subcommand).current_dir(root());
+    command
+}
+
+/// Builds the two programs that ship.
+pub(crate) fn build_programs() -> Result<()> {
+    process::run(cargo("build").args(["--profile", PROFILE, "-p", "sluice-cli", "-p", "sluice-controller", "--bins"]))
 }

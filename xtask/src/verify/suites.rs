@@ -1,0 +1,190 @@
+//! The suites of `cargo verify`, in the order they run: what fails fast and often comes first.
+//!
+//! Every Cargo command selects the whole workspace: another selection would unite features of dependencies differently
+//! and compile them again.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::requirements::{self, Requirement};
+use super::{Run, targets};
+use crate::services::{self, Environment, Kafka, S3, Testbed};
+use crate::{generate, process, workspace};
+
+/// One step of `cargo verify`.
+pub(crate) struct Suite {
+    /// What `--suite` calls it.
+    pub(crate) name: &'static str,
+    /// What it checks.
+    pub(crate) what: &'static str,
+    /// How long it may take on two cores with warm caches, in seconds.
+    budget_seconds: u64,
+    /// What it can't run without.
+    pub(crate) needs: &'static [Requirement],
+    /// Runs it.
+    pub(crate) run: fn(Run) -> Result<()>,
+}
+
+impl Suite {
+    pub(crate) fn budget(&self) -> Duration {
+        Duration::from_secs(self.budget_seconds)
+    }
+}
+
+/// All of them. The budgets add up to less than 35 minutes.
+pub(crate) const SUITES: [Suite; 10] = [
+    Suite { name: "format", what: "code is formatted", budget_seconds: 20, needs: &[], run: |_| format() },
+    Suite {
+        name: "generated",
+        what: "generated files are up to date",
+        budget_seconds: 20,
+        needs: &[],
+        run: |_| generated(),
+    },
+    Suite {
+        name: "charts",
+        what: "charts are well formed",
+        budget_seconds: 20,
+        needs: &[Requirement::Python],
+        run: |_| charts(),
+    },
+    Suite { name: "clippy", what: "no lint is broken", budget_seconds: 240, needs: &[], run: |_| clippy() },
+    Suite {
+        name: "unit",
+        what: "tests of one crate, without services",
+        budget_seconds: 420,
+        needs: &[],
+        run: |_| unit(),
+    },
+    Suite {
+        name: "simulation",
+        what: "thousands of seeded runs with faults",
+        budget_seconds: 180,
+        needs: &[],
+        run: |_| simulation(),
+    },
+    Suite {
+        name: "services",
+        what: "processes with a real broker and S3 server",
+        budget_seconds: 360,
+        needs: &requirements::SERVICES,
+        run: |_| with_services(),
+    },
+    Suite { name: "image", what: "images are built", budget_seconds: 180, needs: &[], run: |_| image() },
+    Suite {
+        name: "e2e",
+        what: "promises to users, on a real cluster",
+        budget_seconds: 540,
+        needs: &requirements::CLUSTER,
+        run: e2e,
+    },
+    Suite {
+        name: "licences",
+        what: "dependencies have permissive licences",
+        budget_seconds: 20,
+        needs: &[Requirement::CargoDeny],
+        run: |_| licences(),
+    },
+];
+
+fn format() -> Result<()> {
+    process::run(workspace::cargo("fmt").args(["--all", "--check"])).context("run `cargo fmt --all`")
+}
+
+fn generated() -> Result<()> {
+    generate::run(&generate::Arguments { check: true })
+}
+
+fn clippy() -> Result<()> {
+    let mut command = workspace::cargo("clippy");
+    command.args(["--workspace", "--all-targets", "--profile", workspace::PROFILE, "--", "-D", "warnings"]);
+    process::run(command)
+}
+
+/// Lints, and renders with the values that users get when they set none.
+fn charts() -> Result<()> {
+    let helm = process::output(workspace::script("e2e/testbed/helm.sh"))?;
+    for chart in ["charts/sluice-crds", "charts/sluice"] {
+        let run =
+            |verb: &[&str]| process::output(Command::new(helm.trim()).args(verb).arg(workspace::root().join(chart)));
+        println!("{}", run(&["lint", "--strict"])?.trim());
+        run(&["template", "test"])?;
+    }
+    Ok(())
+}
+
+fn unit() -> Result<()> {
+    let mut command = workspace::cargo("test");
+    command.args(["--workspace", "--profile", workspace::PROFILE, "--lib", "--bins"]);
+    for target in targets::find()?.plain {
+        command.args(["--test", &target]);
+    }
+    process::run(command)?;
+    process::run(workspace::cargo("test").args(["--workspace", "--profile", workspace::PROFILE, "--doc"]))
+}
+
+fn simulation() -> Result<()> {
+    process::run(test(&targets::find()?.simulation)?.args(["--", "--nocapture"]))
+}
+
+fn with_services() -> Result<()> {
+    workspace::build_programs()?;
+    let _lock = services::lock()?;
+    let (kafka, s3) = (Kafka::start(false)?, S3::start(false)?);
+    let mut environment = services::programs()?;
+    environment.extend(kafka.environment());
+    environment.extend(s3.environment());
+    process::run(one_at_a_time(&targets::find()?.services, environment)?)
+}
+
+fn image() -> Result<()> {
+    crate::image::run(&crate::image::Arguments::default())
+}
+
+/// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
+fn e2e(run: Run) -> Result<()> {
+    let targets = targets::find()?.cluster;
+    if std::env::var_os("SLUICE_TEST_RUNTIME_IMAGE").is_some() {
+        return process::run(one_at_a_time(&targets, Environment::new())?);
+    }
+    workspace::build_programs()?;
+    let _lock = services::lock()?;
+    let testbed = Testbed::start(run.ci)?;
+    let (kafka, s3) = (Kafka::start(true)?, S3::start(true)?);
+    let mut environment = services::programs()?;
+    environment.extend(testbed.environment()?);
+    environment.extend(kafka.environment());
+    environment.extend(s3.environment());
+    process::run(one_at_a_time(&targets, environment)?)
+}
+
+/// Advisories are left out: their database is a repository that CI can't reach.
+fn licences() -> Result<()> {
+    let program = requirements::cargo_deny().context("cargo-deny is gone")?;
+    let mut command = Command::new(program);
+    command.current_dir(workspace::root()).args(["--workspace", "check", "licenses", "bans", "sources"]);
+    process::run(command)
+}
+
+/// `cargo test` for these integration tests of the workspace. None at all would mean all to Cargo.
+fn test(targets: &[String]) -> Result<Command> {
+    ensure!(
+        !targets.is_empty(),
+        "no test of this suite was found; xtask/src/verify/targets.rs tells them by their names"
+    );
+    let mut command = workspace::cargo("test");
+    command.args(["--workspace", "--profile", workspace::PROFILE]);
+    for target in targets {
+        command.args(["--test", target]);
+    }
+    Ok(command)
+}
+
+/// Tests that start jobs and measure time would disturb each other on two cores.
+fn one_at_a_time(targets: &[String], environment: Environment) -> Result<Command> {
+    let mut command = test(targets)?;
+    command.envs(environment).args(["--", "--test-threads=1", "--nocapture"]);
+    Ok(command)
+}
