@@ -1,1 +1,24 @@
-//! sluice-connectors
+//! Connectors: what stands between a job and the outside (design §3).
+//!
+//! Owns the options of `CREATE TABLE … WITH (…)`, the formats, and the readers and writers behind
+//! [`Source`](sluice_engine::source::Source) and [`Sink`](sluice_engine::sink::Sink). Knows nothing of SQL text,
+//! checkpoints or the JobManager. Callers rely on [`catalog`] alone: it checks every option without contacting
+//! anybody, and a client is made only when a task opens its source or sink.
+//!
+//! The map:
+//! - [`catalog`](mod@catalog): from `'connector' = '…'` to a factory.
+//! - `options`: reads and refuses options; every connector and format goes through it.
+//! - `datagen`: generated rows, a pure function of seed and row number.
+//! - `print`, `blackhole`: sinks for trying out and for measuring.
+//! - `json`: the format, both ways.
+//! - `kafka`: the `kafka` source and sink and the `upsert-kafka` sink.
+
+mod blackhole;
+pub mod catalog;
+pub mod datagen;
+mod json;
+mod kafka;
+mod options;
+mod print;
+
+pub use catalog::catalog;

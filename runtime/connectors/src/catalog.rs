@@ -1,0 +1,70 @@
+//! From `'connector' = '…'` to the factory of its source or sink.
+
+use crate::blackhole::BlackholeSinkFactory;
+use crate::datagen::DatagenSourceFactory;
+use crate::kafka::{KafkaSinkFactory, KafkaSourceFactory};
+use crate::options::{self, CONNECTOR};
+use crate::print::PrintSinkFactory;
+use sluice_engine::sink::SinkFactory;
+use sluice_engine::source::SourceFactory;
+use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
+use std::sync::Arc;
+
+/// The connectors of this crate.
+#[must_use]
+pub fn catalog() -> impl ConnectorCatalog {
+    Connectors
+}
+
+const NAMES: [&str; 5] = ["kafka", "upsert-kafka", "datagen", "print", "blackhole"];
+const SOURCES: [&str; 2] = ["kafka", "datagen"];
+const SINKS: [&str; 4] = ["kafka", "upsert-kafka", "print", "blackhole"];
+
+struct Connectors;
+
+impl ConnectorCatalog for Connectors {
+    fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
+        match connector(table)? {
+            "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table)?)),
+            "datagen" => Ok(Arc::new(DatagenSourceFactory::new(table)?)),
+            other => Err(wrong_direction(table, other, "read from", &SOURCES)),
+        }
+    }
+
+    fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
+        match connector(table)? {
+            "kafka" => Ok(Arc::new(KafkaSinkFactory::append(table)?)),
+            "upsert-kafka" => Ok(Arc::new(KafkaSinkFactory::upsert(table)?)),
+            "print" => Ok(Arc::new(PrintSinkFactory::new(table)?)),
+            "blackhole" => Ok(Arc::new(BlackholeSinkFactory::new(table)?)),
+            other => Err(wrong_direction(table, other, "written to", &SINKS)),
+        }
+    }
+}
+
+/// The table's connector, one of [`NAMES`].
+fn connector(table: &TableDescriptor) -> Result<&'static str, TableError> {
+    let Some(name) = table.option(CONNECTOR) else {
+        return Err(options::error(
+            table,
+            None,
+            format!("the option 'connector' is missing; add 'connector' = '…' with one of {}", options::list(&NAMES)),
+        ));
+    };
+    NAMES.iter().find(|known| **known == name).copied().ok_or_else(|| {
+        let hint = options::nearest(name, NAMES).map(|near| format!("; did you mean '{near}'?")).unwrap_or_default();
+        options::error(
+            table,
+            Some(CONNECTOR),
+            format!("there is no connector '{name}'{hint} The connectors are {}", options::list(&NAMES)),
+        )
+    })
+}
+
+fn wrong_direction(table: &TableDescriptor, name: &str, done: &str, possible: &[&str]) -> TableError {
+    options::error(
+        table,
+        Some(CONNECTOR),
+        format!("a table with connector '{name}' cannot be {done}; those that can are {}", options::list(possible)),
+    )
+}

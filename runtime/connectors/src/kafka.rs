@@ -1,0 +1,98 @@
+//! Apache Kafka: the `kafka` source and sink and the `upsert-kafka` sink, on librdkafka.
+//!
+//! The source reads partitions as splits with positions of its own; the consumer group, when `properties.group.id`
+//! names one, only shows committed offsets to others. The sinks are at-least-once (S7).
+//!
+//! **How offsets are counted.** A split's state is `{"topic": …, "partition": …, "offset": n}`, `n` as Kafka counts a
+//! committed offset: every record with an offset below `n` was consumed, and the restore reads record `n` next. A
+//! partition whose records are `0 … 999` has offset 1000 after all of them: one thousand records were consumed, and
+//! the record that comes next is number 1000.
+//!
+//! - `properties`: `properties.*`, from Java's names to librdkafka's. - `options`, `offset_options`: what can be said
+//!   in WITH. - `client`: clients, their logs, and looking up topics. - `split`: positions and owners. - `offsets`:
+//!   where to start and where to stop. - `discovery`: new partitions. - `source`, `sink`: the subtasks.
+
+mod client;
+mod discovery;
+mod offset_options;
+mod offsets;
+mod options;
+mod properties;
+mod sink;
+mod source;
+mod split;
+
+#[cfg(test)]
+mod tests;
+
+use crate::json::decode::JsonDecoder;
+use arrow::datatypes::SchemaRef;
+use options::{SinkOptions, SourceOptions};
+use sluice_engine::error::TaskError;
+use sluice_engine::sink::{AcceptedKinds, Sink, SinkFactory};
+use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::table::{TableDescriptor, TableError};
+use sluice_protocol::SubtaskIndex;
+use std::sync::Arc;
+
+/// Makes readers of topics.
+pub(crate) struct KafkaSourceFactory {
+    schema: SchemaRef,
+    options: Arc<SourceOptions>,
+}
+
+impl KafkaSourceFactory {
+    /// Checks the options and that the columns can be read from JSON.
+    pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
+        let options = options::read_source(table)?;
+        if let Err(error) = JsonDecoder::new(table.schema.clone(), options.json) {
+            return Err(crate::options::error(table, None, format!("its columns cannot be read from JSON: {error}")));
+        }
+        Ok(Self { schema: table.schema.clone(), options: Arc::new(options) })
+    }
+}
+
+impl SourceFactory for KafkaSourceFactory {
+    fn create(&self) -> Result<Box<dyn Source>, TaskError> {
+        let decoder = JsonDecoder::new(self.schema.clone(), self.options.json)
+            .map_err(|error| TaskError::BadProgram(format!("the columns cannot be read from JSON: {error}")))?;
+        Ok(Box::new(source::KafkaReader::new(self.options.clone(), decoder)))
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    /// As in Flink: the topic's hash says where its partition 0 goes, the others follow round robin.
+    fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
+        let (topic, partition) = split::parse_name(split).unwrap_or((split, 0));
+        split::owner(topic, partition, parallelism)
+    }
+}
+
+/// Makes writers to a topic.
+pub(crate) struct KafkaSinkFactory {
+    options: Arc<SinkOptions>,
+}
+
+impl KafkaSinkFactory {
+    /// The `kafka` sink: appends rows.
+    pub(crate) fn append(table: &TableDescriptor) -> Result<Self, TableError> {
+        Ok(Self { options: Arc::new(options::read_append_sink(table)?) })
+    }
+
+    /// The `upsert-kafka` sink: the last row of each key stands.
+    pub(crate) fn upsert(table: &TableDescriptor) -> Result<Self, TableError> {
+        Ok(Self { options: Arc::new(options::read_upsert_sink(table)?) })
+    }
+}
+
+impl SinkFactory for KafkaSinkFactory {
+    fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
+        Ok(Box::new(sink::KafkaWriter::new(self.options.clone())))
+    }
+
+    fn accepted_kinds(&self) -> AcceptedKinds {
+        if self.options.key.is_some() { AcceptedKinds::Upsert } else { AcceptedKinds::InsertOnly }
+    }
+}

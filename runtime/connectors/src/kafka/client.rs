@@ -1,0 +1,230 @@
+//! Clients of librdkafka: their logs, and looking up the partitions of a topic with errors that say what to do.
+
+use super::properties::ClientProperties;
+use rdkafka::client::Client;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
+use sluice_engine::error::TaskError;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a source or sink waits for the brokers when it opens.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a topic may be unknown before it counts as missing: one that was just made may not be known everywhere.
+const MISSING_GRACE: Duration = Duration::from_secs(2);
+
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Routes what librdkafka says to the log, and remembers its last error for messages.
+#[derive(Debug, Default)]
+pub(super) struct ClientLog {
+    last_error: Mutex<Option<(RDKafkaErrorCode, String)>>,
+}
+
+impl ClientLog {
+    /// The last error and librdkafka's words for it.
+    pub(super) fn last_error(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logs a line of librdkafka.
+    pub(super) fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
+                tracing::warn!(target: "librdkafka", facility, "{message}");
+            }
+            RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice => {
+                tracing::info!(target: "librdkafka", facility, "{message}");
+            }
+            RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => {
+                tracing::debug!(target: "librdkafka", facility, "{message}");
+            }
+        }
+    }
+
+    /// Remembers an error of the whole client. librdkafka goes on by itself after all of them but fatal ones, which
+    /// fail what is read or written too.
+    pub(super) fn error(&self, error: &KafkaError, reason: &str) {
+        tracing::info!(target: "librdkafka", %error, "{reason}");
+        if let Some(code) = error.rdkafka_error_code() {
+            let text = if reason.is_empty() { error.to_string() } else { reason.to_owned() };
+            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some((code, text));
+        }
+    }
+}
+
+/// What a consumer calls back.
+#[derive(Debug, Default)]
+pub(super) struct ReaderContext {
+    pub(super) log: ClientLog,
+}
+
+impl ClientContext for ReaderContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.log.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.log.error(&error, reason);
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+}
+
+impl ConsumerContext for ReaderContext {
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        if let Err(error) = result {
+            tracing::warn!(%error, "offsets could not be committed to the consumer group; the job does not need them");
+        }
+    }
+}
+
+/// The consumer of a reader.
+pub(super) type Consumer = BaseConsumer<ReaderContext>;
+
+/// Makes a consumer that reads what it is told to and commits nothing by itself.
+pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Result<Consumer, TaskError> {
+    let defaults = [
+        // Per partition; librdkafka's 64 MB would be much for many partitions.
+        ("queued.max.messages.kbytes", "16384"),
+        // librdkafka's second of rest after a full queue starves a fast reader.
+        ("fetch.queue.backoff.ms", "10"),
+        ("fetch.error.backoff.ms", "100"),
+        ("reconnect.backoff.max.ms", "2000"),
+        ("log.connection.close", "false"),
+    ];
+    let fixed = [
+        // It wants a name even when nothing is committed under it.
+        ("group.id", properties.group_id.as_deref().unwrap_or("sluice-without-group")),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        // A position that is gone is a failure, never a silent reset.
+        ("auto.offset.reset", "error"),
+        ("enable.partition.eof", if bounded { "true" } else { "false" }),
+        ("allow.auto.create.topics", "false"),
+    ];
+    create(&properties.to_config(&defaults, &fixed), |config| config.create_with_context(ReaderContext::default()))
+}
+
+/// Makes a client; librdkafka says here what it does not like about the properties together.
+pub(super) fn create<T>(
+    config: &ClientConfig,
+    make: impl FnOnce(&ClientConfig) -> KafkaResult<T>,
+) -> Result<T, TaskError> {
+    make(config).map_err(|error| {
+        let reason = match error {
+            KafkaError::ClientConfig(_, description, name, _) if !crate::options::is_secret(&name) => {
+                format!("property '{name}': {description}")
+            }
+            KafkaError::ClientConfig(_, _, name, _) => format!("property '{name}' is refused"),
+            other => other.to_string(),
+        };
+        TaskError::BadProgram(format!("the Kafka client cannot be made from the 'properties.*' options: {reason}"))
+    })
+}
+
+/// Looks things up at the brokers until a deadline.
+pub(super) struct Lookup<'a, C: ClientContext> {
+    /// The client.
+    pub(super) client: &'a Client<C>,
+    /// Where it logs.
+    pub(super) log: &'a ClientLog,
+    /// Whose table.
+    pub(super) table: &'a str,
+    /// Where the brokers are said to be.
+    pub(super) bootstrap_servers: &'a str,
+    /// Until when.
+    pub(super) deadline: Instant,
+}
+
+impl<C: ClientContext> Lookup<'_, C> {
+    /// The partitions of a topic. `serve` lets the client call back, for only then its errors are known.
+    pub(super) fn partitions(&self, topic: &str, serve: impl Fn()) -> Result<Vec<i32>, TaskError> {
+        let started = Instant::now();
+        loop {
+            let answer = self.client.fetch_metadata(Some(topic), self.remaining().min(Duration::from_secs(2)));
+            serve();
+            let problem = match answer {
+                Ok(metadata) => {
+                    let found = metadata.topics().iter().find(|found| found.name() == topic);
+                    match found.map(|found| (found.error(), found.partitions())) {
+                        Some((None, partitions)) if !partitions.is_empty() => {
+                            return Ok(partitions.iter().map(rdkafka::metadata::MetadataPartition::id).collect());
+                        }
+                        Some((Some(error), _)) => RDKafkaErrorCode::from(error),
+                        _ => RDKafkaErrorCode::UnknownTopicOrPartition,
+                    }
+                }
+                Err(error) => error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown),
+            };
+            self.check_access(topic, problem)?;
+            let missing = matches!(problem, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic);
+            if missing && started.elapsed() >= MISSING_GRACE {
+                return Err(self.missing(topic));
+            }
+            if Instant::now() >= self.deadline {
+                return Err(if missing { self.missing(topic) } else { self.unreachable(problem) });
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// The time until the deadline, at least a little.
+    pub(super) fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).max(RETRY)
+    }
+
+    /// A request failed for good.
+    pub(super) fn failed(&self, what: &str, error: &KafkaError) -> TaskError {
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+        match self.check_access(what, code) {
+            Err(refused) => refused,
+            Ok(()) => TaskError::Unavailable(format!(
+                "table '{}': the Kafka brokers at {} did not answer the question for {what}: {error}",
+                self.table, self.bootstrap_servers
+            )),
+        }
+    }
+
+    fn missing(&self, topic: &str) -> TaskError {
+        TaskError::Unavailable(format!(
+            "table '{}': topic '{topic}' does not exist on the Kafka brokers at {}. Create it (topics are not created \
+             by themselves), or correct the option 'topic'",
+            self.table, self.bootstrap_servers
+        ))
+    }
+
+    fn unreachable(&self, problem: RDKafkaErrorCode) -> TaskError {
+        let said = self.log.last_error().map(|(_, text)| format!(" The client says: {text}.")).unwrap_or_default();
+        TaskError::Unavailable(format!(
+            "table '{}': no Kafka broker could be reached at {} within {} s ({problem}).{said} Check \
+             'properties.bootstrap.servers', the network, and that the brokers run",
+            self.table,
+            self.bootstrap_servers,
+            OPEN_TIMEOUT.as_secs()
+        ))
+    }
+
+    /// Wrong credentials and missing rights do not mend themselves by waiting a little.
+    fn check_access(&self, what: &str, problem: RDKafkaErrorCode) -> Result<(), TaskError> {
+        use RDKafkaErrorCode::{Authentication, SaslAuthenticationFailed, Ssl, TopicAuthorizationFailed};
+        if problem == TopicAuthorizationFailed {
+            return Err(TaskError::Unavailable(format!(
+                "table '{}': the Kafka brokers at {} refuse access to {what}: the principal lacks the right. Grant it, \
+                 or use other credentials in 'properties.*'",
+                self.table, self.bootstrap_servers
+            )));
+        }
+        match self.log.last_error() {
+            Some((Authentication | SaslAuthenticationFailed | Ssl, text)) => Err(TaskError::Unavailable(format!(
+                "table '{}': the Kafka brokers at {} do not accept the credentials or the certificate: {text}. Check \
+                 'properties.security.protocol', 'properties.sasl.*' and 'properties.ssl.*'",
+                self.table, self.bootstrap_servers
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `properties.*`: from the names and values of the Java client, which Flink's users write, to librdkafka's.
+//!
+//! What librdkafka knows by the same name is passed on; what it knows by another is renamed; what only Java has, and
+//! what Sluice decides itself, is refused with the reason. Values never reach a log; `Debug` hides them.
+
+use crate::options::{Options, is_secret, shown};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use sluice_engine::table::TableError;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What becomes of a property.
+enum Rule {
+    /// librdkafka's name for it.
+    Rename(&'static str),
+    /// librdkafka's name for it, and librdkafka counts in units of 1024 bytes.
+    Kilobytes(&'static str),
+    /// Not to be set, because.
+    Refuse(&'static str),
+    /// Only this value, because.
+    Only(&'static str, &'static str),
+}
+
+const TRUSTSTORE: &str = "the client does not read Java key stores; export the certificates as PEM and set \
+                          'properties.ssl.ca.location'";
+const SERDE: &str = "keys and values are read and written by the table's format; remove it";
+const JAVA_ONLY: &str = "only the Java client has it, and Sluice uses librdkafka; remove it";
+const AT_CHECKPOINTS: &str = "offsets are committed at checkpoints, when 'properties.group.id' is set; remove it";
+
+const RULES: &[(&str, Rule)] = &[
+    ("key.deserializer", Rule::Refuse(SERDE)),
+    ("value.deserializer", Rule::Refuse(SERDE)),
+    ("key.serializer", Rule::Refuse(SERDE)),
+    ("value.serializer", Rule::Refuse(SERDE)),
+    (
+        "partition.discovery.interval.ms",
+        Rule::Refuse("the option 'scan.topic-partition-discovery.interval' says it; write it instead"),
+    ),
+    ("enable.auto.commit", Rule::Only("false", AT_CHECKPOINTS)),
+    ("auto.commit.interval.ms", Rule::Refuse(AT_CHECKPOINTS)),
+    ("enable.auto.offset.store", Rule::Refuse(AT_CHECKPOINTS)),
+    ("enable.partition.eof", Rule::Refuse("'scan.bounded.mode' says whether the source ends; remove it")),
+    ("transactional.id", Rule::Refuse("the sink writes without transactions and names them itself; remove it")),
+    (
+        "enable.idempotence",
+        Rule::Only("true", "without it a retry could bring an older value of a key after a newer one; remove it"),
+    ),
+    ("max.poll.records", Rule::Refuse(JAVA_ONLY)),
+    ("max.block.ms", Rule::Refuse(JAVA_ONLY)),
+    ("default.api.timeout.ms", Rule::Refuse(JAVA_ONLY)),
+    ("partitioner.class", Rule::Refuse("the client does not load Java classes; 'properties.partitioner' chooses one")),
+    ("interceptor.classes", Rule::Refuse(JAVA_ONLY)),
+    ("metric.reporters", Rule::Refuse(JAVA_ONLY)),
+    ("metrics.num.samples", Rule::Refuse(JAVA_ONLY)),
+    ("register.consumer.metrics", Rule::Refuse(JAVA_ONLY)),
+    ("exclude.internal.topics", Rule::Refuse(JAVA_ONLY)),
+    ("ssl.truststore.location", Rule::Refuse(TRUSTSTORE)),
+    ("ssl.truststore.password", Rule::Refuse(TRUSTSTORE)),
+    ("ssl.truststore.type", Rule::Refuse(TRUSTSTORE)),
+    ("ssl.truststore.certificates", Rule::Rename("ssl.ca.pem")),
+    ("ssl.keystore.type", Rule::Refuse("'properties.ssl.keystore.location' is read as PKCS#12; remove it")),
+    ("ssl.keystore.key", Rule::Rename("ssl.key.pem")),
+    ("ssl.keystore.certificate.chain", Rule::Rename("ssl.certificate.pem")),
+    ("ssl.protocol", Rule::Refuse(JAVA_ONLY)),
+    ("ssl.enabled.protocols", Rule::Refuse(JAVA_ONLY)),
+    (
+        "sasl.client.callback.handler.class",
+        Rule::Refuse("the client does not load Java classes; see librdkafka's 'sasl.oauthbearer.*' properties"),
+    ),
+    (
+        "sasl.login.callback.handler.class",
+        Rule::Refuse("the client does not load Java classes; see librdkafka's 'sasl.oauthbearer.*' properties"),
+    ),
+    ("fetch.max.wait.ms", Rule::Rename("fetch.wait.max.ms")),
+    ("client.id.prefix", Rule::Rename("client.id")),
+    ("max.request.size", Rule::Rename("message.max.bytes")),
+    ("buffer.memory", Rule::Kilobytes("queue.buffering.max.kbytes")),
+    ("receive.buffer.bytes", Rule::Rename("socket.receive.buffer.bytes")),
+    ("send.buffer.bytes", Rule::Rename("socket.send.buffer.bytes")),
+];
+
+/// What the source does when a partition has no committed offset (`properties.auto.offset.reset`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AutoOffsetReset {
+    /// Begin with the oldest record.
+    Earliest,
+    /// Begin with the next record.
+    Latest,
+    /// Fail. The default.
+    None,
+}
+
+/// The properties of one client, by librdkafka's names.
+#[derive(Clone)]
+pub(super) struct ClientProperties {
+    values: BTreeMap<String, String>,
+    /// `properties.group.id`.
+    pub(super) group_id: Option<String>,
+    /// `properties.auto.offset.reset`.
+    pub(super) auto_offset_reset: AutoOffsetReset,
+    /// `properties.commit.offsets.on.checkpoint`.
+    pub(super) commit_on_checkpoint: bool,
+}
+
+impl fmt::Debug for ClientProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values.keys()).finish()
+    }
+}
+
+const PREFIX: &str = "properties.";
+
+impl ClientProperties {
+    /// Reads and checks all `properties.*` of a table.
+    pub(super) fn read(options: &Options<'_>) -> Result<Self, TableError> {
+        options
+            .required("properties.bootstrap.servers", "where the brokers are, such as 'broker-1:9092,broker-2:9092'")?;
+        let reset = [
+            ("earliest", AutoOffsetReset::Earliest),
+            ("latest", AutoOffsetReset::Latest),
+            ("none", AutoOffsetReset::None),
+        ];
+        let mut properties = Self {
+            values: BTreeMap::new(),
+            group_id: options.text("properties.group.id").map(str::to_owned),
+            auto_offset_reset: options.choice("properties.auto.offset.reset", &reset)?.unwrap_or(AutoOffsetReset::None),
+            commit_on_checkpoint: options.boolean("properties.commit.offsets.on.checkpoint")?.unwrap_or(true),
+        };
+        for option in &options.table().options {
+            let Some(name) = option.key.strip_prefix(PREFIX) else { continue };
+            match name {
+                "group.id" | "auto.offset.reset" | "commit.offsets.on.checkpoint" => {}
+                "sasl.jaas.config" => properties.take_jaas(options, &option.key, &option.value)?,
+                _ => properties.take(options, &option.key, name, &option.value)?,
+            }
+        }
+        Ok(properties)
+    }
+
+    fn take(&mut self, options: &Options<'_>, key: &str, name: &str, value: &str) -> Result<(), TableError> {
+        let (name, value) = match RULES.iter().find(|(java, _)| *java == name).map(|(_, rule)| rule) {
+            None => (name, value.to_owned()),
+            Some(Rule::Rename(other)) => (*other, value.to_owned()),
+            Some(Rule::Kilobytes(other)) => {
+                let bytes: u64 = value.trim().parse().map_err(|_| options.wrong(key, value, "a number of bytes"))?;
+                (*other, bytes.div_ceil(1024).to_string())
+            }
+            Some(Rule::Only(allowed, _)) if value.trim().eq_ignore_ascii_case(allowed) => return Ok(()),
+            Some(Rule::Only(allowed, reason)) => {
+                return Err(options.error(key, format!("the option '{key}' can only be '{allowed}': {reason}")));
+            }
+            Some(Rule::Refuse(reason)) => {
+                return Err(options.error(key, format!("the option '{key}' cannot be set: {reason}")));
+            }
+        };
+        // Java switches the check off with an empty value.
+        let value =
+            if name == "ssl.endpoint.identification.algorithm" && value.is_empty() { "none".to_owned() } else { value };
+        check(options, key, name, &value)?;
+        self.values.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    /// `org.apache.kafka…PlainLoginModule required username="u" password="p";` as user name and password.
+    fn take_jaas(&mut self, options: &Options<'_>, key: &str, value: &str) -> Result<(), TableError> {
+        let known = value.contains("PlainLoginModule") || value.contains("ScramLoginModule");
+        match (known, quoted(value, "username"), quoted(value, "password")) {
+            (true, Some(username), Some(password)) => {
+                self.values.insert("sasl.username".to_owned(), username);
+                self.values.insert("sasl.password".to_owned(), password);
+                Ok(())
+            }
+            _ => Err(options.error(
+                key,
+                format!(
+                    "the option '{key}' (its value is not shown) is only understood with PlainLoginModule or \
+                     ScramLoginModule and username=\"…\" password=\"…\"; for the rest set librdkafka's own properties, \
+                     such as 'properties.sasl.username' and 'properties.sasl.password'"
+                ),
+            )),
+        }
+    }
+
+    /// For librdkafka: `defaults` unless the user said otherwise, then the user's, then `fixed`.
+    pub(super) fn to_config(&self, defaults: &[(&str, &str)], fixed: &[(&str, &str)]) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        for (name, value) in defaults {
+            config.set(*name, *value);
+        }
+        for (name, value) in &self.values {
+            config.set(name, value);
+        }
+        for (name, value) in fixed {
+            config.set(*name, *value);
+        }
+        config
+    }
+
+    /// Where the brokers are, for messages.
+    pub(super) fn bootstrap_servers(&self) -> &str {
+        self.values.get("bootstrap.servers").map_or("", String::as_str)
+    }
+}
+
+/// The value of `name="…"`.
+fn quoted(text: &str, name: &str) -> Option<String> {
+    let start = text.find(&format!("{name}="))? + name.len() + 1;
+    let quote = text[start..].chars().next().filter(|quote| matches!(quote, '"' | '\''))?;
+    let rest = &text[start + 1..];
+    Some(rest[..rest.find(quote)?].to_owned())
+}
+
+/// Asks librdkafka whether it knows the property and takes the value.
+fn check(options: &Options<'_>, key: &str, name: &str, value: &str) -> Result<(), TableError> {
+    let Err(error) = ClientConfig::new().set(name, value).create_native_config() else { return Ok(()) };
+    let reason = match error {
+        // librdkafka's own words may hold the value.
+        KafkaError::ClientConfig(..) if is_secret(name) => "librdkafka does not take it".to_owned(),
+        KafkaError::ClientConfig(_, description, ..) => description,
+        _ => "it holds a NUL character".to_owned(),
+    };
+    Err(options.error(
+        key,
+        format!(
+            "the option '{key}' is {}, which the Kafka client refuses: {reason}. The properties are librdkafka's; its \
+             CONFIGURATION.md lists them",
+            shown(key, value)
+        ),
+    ))
+}

@@ -1,0 +1,247 @@
+//! One subtask's writer to a topic: at-least-once.
+//!
+//! The producer is idempotent, so that retries keep the order of a key. Rows that librdkafka has no room for wait in
+//! a backlog, and while there is one the sink is not writable. A flush is done when every message was acknowledged;
+//! the delivery callback counts them, for librdkafka's own count falls only after the callback, too late to wake the
+//! task by.
+
+use super::client::{ClientLog, Lookup, OPEN_TIMEOUT, create};
+use super::options::SinkOptions;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::{ClientContext, Message as _};
+use sluice_engine::batch::{Batch, RowKind};
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::Waker;
+use sluice_engine::sink::{Sink, SinkContext};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// With more messages than this on their way the sink takes no rows; librdkafka's own limit is above it.
+const HIGH_WATER: usize = 50_000;
+
+/// The task is woken after this many deliveries while it waits for room.
+const WAKE_EVERY: usize = 1024;
+
+/// What the producer's thread tells the task.
+struct Deliveries {
+    /// Messages handed to librdkafka and not yet acknowledged.
+    pending: AtomicUsize,
+    /// The first message that was given up.
+    failure: Mutex<Option<String>>,
+    waker: Waker,
+}
+
+impl Deliveries {
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What a producer calls back.
+struct WriterContext {
+    log: ClientLog,
+    deliveries: Arc<Deliveries>,
+}
+
+impl ClientContext for WriterContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.log.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.log.error(&error, reason);
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+}
+
+impl ProducerContext for WriterContext {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        let failed = result.as_ref().err();
+        if let Some((error, message)) = failed {
+            let text = format!("partition {}: {error}", message.partition());
+            self.deliveries.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+        }
+        // After the failure, so that who sees the count sees the failure.
+        let left = self.deliveries.pending.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
+        if left.is_multiple_of(WAKE_EVERY) || failed.is_some() {
+            (self.deliveries.waker)();
+        }
+    }
+}
+
+type KafkaProducer = ThreadedProducer<WriterContext>;
+
+/// A subtask's writer.
+pub(super) struct KafkaWriter {
+    options: Arc<SinkOptions>,
+    writing: Option<Writing>,
+}
+
+/// What an open writer has.
+struct Writing {
+    producer: KafkaProducer,
+    deliveries: Arc<Deliveries>,
+    /// Batches that are not wholly handed to librdkafka, each with its next row.
+    backlog: VecDeque<(Batch, usize)>,
+}
+
+impl KafkaWriter {
+    pub(super) const fn new(options: Arc<SinkOptions>) -> Self {
+        Self { options, writing: None }
+    }
+
+    fn build_producer(&self, deliveries: Arc<Deliveries>) -> Result<KafkaProducer, TaskError> {
+        let defaults = [
+            // A key goes to the partition that the Java client would choose.
+            ("partitioner", "murmur2_random"),
+            ("queue.buffering.max.kbytes", "65536"),
+            ("reconnect.backoff.max.ms", "2000"),
+            ("log.connection.close", "false"),
+        ];
+        let fixed = [("enable.idempotence", "true"), ("allow.auto.create.topics", "false")];
+        let context = WriterContext { log: ClientLog::default(), deliveries };
+        create(&self.options.properties.to_config(&defaults, &fixed), |config| config.create_with_context(context))
+    }
+
+    fn writing(&mut self) -> Result<&mut Writing, TaskError> {
+        self.writing
+            .as_mut()
+            .ok_or_else(|| TaskError::Internal("a Kafka sink was used before it was opened".to_owned()))
+    }
+
+    /// Hands on what waits and fails when a message was given up.
+    fn advance(&mut self) -> Result<&Writing, TaskError> {
+        let options = self.options.clone();
+        let writing = self.writing()?;
+        writing.push_on(&options)?;
+        if let Some(failure) = writing.deliveries.failure() {
+            return Err(TaskError::External(format!(
+                "table '{}': rows could not be written to topic '{}': {failure}. The job restarts from its last \
+                 checkpoint and writes them again",
+                options.table, options.topic
+            )));
+        }
+        Ok(writing)
+    }
+}
+
+impl Writing {
+    fn push_on(&mut self, options: &SinkOptions) -> Result<(), TaskError> {
+        while let Some((batch, row)) = self.backlog.front_mut() {
+            if !send_rows(&self.producer, &self.deliveries, options, batch, row)? {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Sends the rows of a batch from `next` on; whether all found room.
+fn send_rows(
+    producer: &KafkaProducer,
+    deliveries: &Deliveries,
+    options: &SinkOptions,
+    batch: &Batch,
+    next: &mut usize,
+) -> Result<bool, TaskError> {
+    let unsupported = |data_type: arrow::datatypes::DataType| {
+        TaskError::Internal(format!("table '{}': a column of type {data_type} cannot be written", options.table))
+    };
+    let keys = options.key.as_ref().map(|key| key.bind(&batch.rows).map_err(unsupported)).transpose()?;
+    let values = options.value.bind(&batch.rows).map_err(unsupported)?;
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    while *next < batch.len() {
+        let row = *next;
+        let kind = batch.kinds.as_ref().and_then(|kinds| RowKind::from_number(kinds.value(row)));
+        key.clear();
+        value.clear();
+        let mut record = BaseRecord::<[u8], [u8]>::to(&options.topic);
+        match (kind.unwrap_or(RowKind::Insert), &keys) {
+            // The new value of the key follows and takes the old one's place.
+            (RowKind::UpdateBefore, Some(_)) => {
+                *next += 1;
+                continue;
+            }
+            (RowKind::Delete, Some(_)) => {}
+            (RowKind::Insert | RowKind::UpdateAfter, Some(_)) | (RowKind::Insert, None) => {
+                values.write(row, &mut value);
+                record = record.payload(&value);
+            }
+            (other, None) => return Err(not_appended(options, other)),
+        }
+        if let Some(keys) = &keys {
+            keys.write(row, &mut key);
+            record = record.key(&key);
+        }
+        deliveries.pending.fetch_add(1, Ordering::AcqRel);
+        if let Err((error, _)) = producer.send(record) {
+            deliveries.pending.fetch_sub(1, Ordering::AcqRel);
+            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) {
+                return Ok(false);
+            }
+            return Err(TaskError::External(format!(
+                "table '{}': a row could not be written to topic '{}': {error}",
+                options.table, options.topic
+            )));
+        }
+        *next += 1;
+    }
+    Ok(true)
+}
+
+fn not_appended(options: &SinkOptions, kind: RowKind) -> TaskError {
+    TaskError::Internal(format!(
+        "table '{}': a row of kind {} came to a sink that only appends",
+        options.table,
+        kind.short()
+    ))
+}
+
+impl Sink for KafkaWriter {
+    fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
+        let deliveries =
+            Arc::new(Deliveries { pending: AtomicUsize::new(0), failure: Mutex::new(None), waker: context.waker });
+        let producer = self.build_producer(deliveries.clone())?;
+        let lookup = Lookup {
+            client: producer.client(),
+            log: &producer.context().log,
+            table: &self.options.table,
+            bootstrap_servers: self.options.properties.bootstrap_servers(),
+            deadline: Instant::now() + OPEN_TIMEOUT,
+        };
+        // The producer's own thread serves its callbacks.
+        lookup.partitions(&self.options.topic, || ())?;
+        self.writing = Some(Writing { producer, deliveries, backlog: VecDeque::new() });
+        Ok(())
+    }
+
+    fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
+        self.writing()?.backlog.push_back((batch, 0));
+        self.advance().map(|_| ())
+    }
+
+    fn is_writable(&mut self) -> Result<bool, TaskError> {
+        let writing = self.advance()?;
+        Ok(writing.backlog.is_empty() && writing.deliveries.pending.load(Ordering::Acquire) < HIGH_WATER)
+    }
+
+    fn flush(&mut self) -> Result<bool, TaskError> {
+        let arrived = {
+            let writing = self.advance()?;
+            writing.backlog.is_empty() && writing.deliveries.pending.load(Ordering::Acquire) == 0
+        };
+        if arrived {
+            // A failure may have come between the look at it and the look at the count.
+            self.advance()?;
+        }
+        Ok(arrived)
+    }
+}

@@ -1,0 +1,384 @@
+//! One subtask's reader of topics.
+//!
+//! Each split has a queue of its own in librdkafka, so that splits are read in turn and the end of one is known as
+//! its own. A poll takes what is there and never waits; librdkafka calls the task's waker when a queue that was empty
+//! has something. Brokers that go away while the source runs are no failure: librdkafka connects again by itself.
+
+use super::client::{Consumer, Lookup, OPEN_TIMEOUT, ReaderContext, build_consumer};
+use super::discovery::{Discovery, DiscoveryTask};
+use super::offset_options::Startup;
+use super::offsets::{Offsets, out_of_range, place};
+use super::options::SourceOptions;
+use super::split::{NewSplit, SplitPosition, owner};
+use crate::json::decode::{BadMessage, JsonDecoder, MAX_MESSAGES};
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use sluice_engine::batch::Batch;
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::{RestoredState, Waker};
+use sluice_engine::source::{Source, SourceContext, SourcePoll};
+use sluice_protocol::CheckpointId;
+use sluice_protocol::state::SplitState;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Events of the client itself (logs, errors, answers to commits) that one poll serves.
+const EVENTS_PER_POLL: usize = 8;
+
+/// A subtask's reader.
+pub(super) struct KafkaReader {
+    options: Arc<SourceOptions>,
+    decoder: JsonDecoder,
+    reading: Option<Reading>,
+}
+
+/// What an open reader has.
+struct Reading {
+    waker: Waker,
+    splits: Vec<Split>,
+    /// The split to begin the next poll with.
+    turn: usize,
+    /// Offsets of the last snapshot, to be committed for others to see.
+    snapshot: Option<TopicPartitionList>,
+    discovery: Option<Discovery>,
+    consumer: Arc<Consumer>,
+}
+
+/// A partition that is read.
+struct Split {
+    position: SplitPosition,
+    queue: PartitionQueue<ReaderContext>,
+    /// The end of the partition, as asked for before the record or the end that is read next came.
+    latest: i64,
+    finished: bool,
+}
+
+impl KafkaReader {
+    pub(super) const fn new(options: Arc<SourceOptions>, decoder: JsonDecoder) -> Self {
+        Self { options, decoder, reading: None }
+    }
+
+    fn lookup<'a>(&'a self, consumer: &'a Consumer) -> Lookup<'a, ReaderContext> {
+        Lookup {
+            client: consumer.client(),
+            log: &consumer.context().log,
+            table: &self.options.table,
+            bootstrap_servers: self.options.properties.bootstrap_servers(),
+            deadline: Instant::now() + OPEN_TIMEOUT,
+        }
+    }
+
+    /// All splits of this subtask with their positions.
+    fn find_splits(
+        &self,
+        consumer: &Consumer,
+        context: &SourceContext,
+        state: &RestoredState,
+    ) -> Result<Vec<NewSplit>, TaskError> {
+        let lookup = self.lookup(consumer);
+        let offsets = Offsets { consumer, options: &self.options, lookup: &lookup };
+        let mut restored = state.splits.iter().map(SplitPosition::from_state).collect::<Result<Vec<_>, _>>()?;
+        self.check_topics(&restored)?;
+        let mut splits = Vec::new();
+        for topic in &self.options.topics {
+            let partitions = lookup.partitions(topic, || serve_events(consumer))?;
+            self.check_partitions(topic, &partitions, &restored)?;
+            for partition in partitions {
+                if owner(topic, partition, context.operator.parallelism) != context.operator.subtask {
+                    continue;
+                }
+                let known = restored.iter().position(|split| split.topic == *topic && split.partition == partition);
+                if let Some(known) = known {
+                    splits.push(offsets.restored(restored.swap_remove(known))?);
+                } else if !state.restored {
+                    splits.push(offsets.start(topic, partition, &self.options.startup)?);
+                } else if self.options.bounded.is_none() {
+                    // Made since the checkpoint. A bounded source ends with the partitions that it began with.
+                    splits.push(offsets.start(topic, partition, &Startup::Earliest)?);
+                }
+            }
+        }
+        Ok(splits)
+    }
+
+    fn check_topics(&self, restored: &[SplitPosition]) -> Result<(), TaskError> {
+        match restored.iter().find(|split| !self.options.topics.contains(&split.topic)) {
+            None => Ok(()),
+            Some(split) => Err(TaskError::IncompatibleState(format!(
+                "the state holds a position in topic '{}', which table '{}' does not read any more (its option 'topic' \
+                 is '{}'). Give the source another uid to start anew, or restore without its state",
+                split.topic,
+                self.options.table,
+                self.options.topics.join(";")
+            ))),
+        }
+    }
+
+    fn check_partitions(&self, topic: &str, found: &[i32], restored: &[SplitPosition]) -> Result<(), TaskError> {
+        match restored.iter().find(|split| split.topic == topic && !found.contains(&split.partition)) {
+            None => Ok(()),
+            Some(split) => Err(out_of_range(&self.options.table, split, &format!("it does not exist: {found:?} do"))),
+        }
+    }
+
+    /// What a message that cannot be read says.
+    fn bad_message(&self, splits: &[Split], bad: &BadMessage) -> TaskError {
+        let (split, offset) = bad.place;
+        let whose = splits
+            .get(split as usize)
+            .map(|split| place(&split.position.topic, split.position.partition))
+            .unwrap_or_default();
+        TaskError::BadData(format!(
+            "table '{}': the message at offset {offset} of {whose} cannot be read as JSON: {}. It begins: {}. Correct \
+             the table's columns, or skip such messages with 'json.ignore-parse-errors' = 'true' \
+             ('value.json.ignore-parse-errors' beside 'value.format')",
+            self.options.table, bad.reason, bad.excerpt
+        ))
+    }
+}
+
+fn serve_events(consumer: &Consumer) {
+    for _ in 0..EVENTS_PER_POLL {
+        // Records have queues of their own; here only events come, and their callbacks have run when it returns.
+        let _ = consumer.poll(Duration::ZERO);
+    }
+}
+
+impl Reading {
+    /// Starts to read splits.
+    fn assign(&mut self, table: &str, splits: Vec<NewSplit>) -> Result<(), TaskError> {
+        let internal = |error: String| TaskError::External(format!("table '{table}': {error}"));
+        let mut assignment = TopicPartitionList::with_capacity(splits.len());
+        for NewSplit { position, latest } in splits {
+            let finished = position.is_finished();
+            // Before it is assigned, so that no record of it goes to the common queue.
+            let queue = self.consumer.split_partition_queue(&position.topic, position.partition);
+            let mut queue = queue
+                .ok_or_else(|| internal(format!("no queue for {}", place(&position.topic, position.partition))))?;
+            let waker = self.waker.clone();
+            queue.set_nonempty_callback(move || waker());
+            if !finished {
+                assignment
+                    .add_partition_offset(&position.topic, position.partition, Offset::Offset(position.offset))
+                    .map_err(|error| internal(error.to_string()))?;
+            }
+            self.splits.push(Split { position, queue, latest, finished });
+        }
+        if assignment.count() > 0 {
+            self.consumer.incremental_assign(&assignment).map_err(|error| internal(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn assign_found(&mut self, table: &str) -> Result<(), TaskError> {
+        while let Some(split) = self.discovery.as_ref().and_then(Discovery::next) {
+            self.assign(table, vec![split])?;
+        }
+        Ok(())
+    }
+
+    /// Takes up to `max` messages, split by split; how many there were, with those that hold no row.
+    fn take(&mut self, table: &str, decoder: &mut JsonDecoder, max: usize) -> Result<usize, TaskError> {
+        let mut taken = 0;
+        let count = self.splits.len();
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let number = u32::try_from(index).unwrap_or(u32::MAX);
+            taken += self.splits[index].take(table, number, &self.consumer, decoder, max - taken)?;
+            if taken >= max {
+                // The others come first next time.
+                self.turn = (index + 1) % count;
+                break;
+            }
+        }
+        Ok(taken)
+    }
+}
+
+impl Split {
+    fn take(
+        &mut self,
+        table: &str,
+        number: u32,
+        consumer: &Consumer,
+        decoder: &mut JsonDecoder,
+        max: usize,
+    ) -> Result<usize, TaskError> {
+        let mut taken = 0;
+        while taken < max && !self.finished {
+            match self.queue.poll(Duration::ZERO) {
+                None => break,
+                Some(Ok(message)) => {
+                    let offset = message.offset();
+                    if offset < self.position.offset {
+                        continue;
+                    }
+                    if self.position.end.is_some_and(|end| offset >= end) {
+                        self.finish();
+                        break;
+                    }
+                    taken += 1;
+                    // A message without a value says that a key was deleted, which is no row.
+                    if let Some(payload) = message.payload() {
+                        decoder.push((number, offset), payload);
+                    }
+                    self.position.offset = offset + 1;
+                    self.finished = self.position.is_finished();
+                }
+                Some(Err(KafkaError::PartitionEOF(_))) => self.reached_latest(consumer),
+                Some(Err(error)) => self.check(table, &error)?,
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The end of the partition was reached. Offsets without records (of transactions, of compaction) may lie before
+    /// the split's own end, so that the position never gets there; but everything was passed that lay before the
+    /// partition's end when that was asked for, if it was asked for before this event was made.
+    fn reached_latest(&mut self, consumer: &Consumer) {
+        let Some(end) = self.position.end else { return };
+        if self.latest >= end {
+            self.finish();
+            return;
+        }
+        let SplitPosition { topic, partition, offset, .. } = &self.position;
+        let asked = consumer.fetch_watermarks(topic, *partition, Duration::from_secs(1)).and_then(|(_, latest)| {
+            self.latest = latest;
+            if latest < end {
+                return Ok(());
+            }
+            // Something came meanwhile. Seeking drops what is queued, so the next event is made after the question.
+            consumer.seek(topic, *partition, Offset::Offset(*offset), Duration::ZERO)
+        });
+        if let Err(error) = asked {
+            tracing::info!(%error, split = self.position.name(), "the end could not be asked for");
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        if let Some(end) = self.position.end {
+            self.position.offset = self.position.offset.max(end);
+        }
+    }
+
+    /// Which errors end the task; all others librdkafka overcomes by itself.
+    fn check(&self, table: &str, error: &KafkaError) -> Result<(), TaskError> {
+        use RDKafkaErrorCode::{
+            AutoOffsetReset, BadCompression, BadMessage, Fatal, InvalidMessage, OffsetOutOfRange,
+            TopicAuthorizationFailed, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
+        };
+        let whose = place(&self.position.topic, self.position.partition);
+        match error.rdkafka_error_code() {
+            Some(OffsetOutOfRange | AutoOffsetReset) => {
+                Err(out_of_range(table, &self.position, "the brokers do not have that offset (any more)"))
+            }
+            Some(UnknownTopicOrPartition | UnknownTopic | UnknownPartition) => Err(TaskError::Unavailable(format!(
+                "table '{table}': {whose} does not exist any more. Was the topic deleted? Create it, and mind that a \
+                 new topic holds none of the old records"
+            ))),
+            Some(TopicAuthorizationFailed) => Err(TaskError::Unavailable(format!(
+                "table '{table}': the Kafka brokers refuse to let {whose} be read: the principal lacks the right"
+            ))),
+            Some(BadMessage | BadCompression | InvalidMessage | Fatal) => Err(TaskError::External(format!(
+                "table '{table}': {whose} cannot be read at offset {}: {error}",
+                self.position.offset
+            ))),
+            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
+                Err(TaskError::External(format!("table '{table}': the Kafka client failed for good: {error}")))
+            }
+            _ => {
+                tracing::info!(%error, split = self.position.name(), "reading is interrupted; the client goes on by itself");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Source for KafkaReader {
+    fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError> {
+        let bounded = self.options.bounded.is_some();
+        let mut consumer = build_consumer(&self.options.properties, bounded)?;
+        let waker = context.waker.clone();
+        consumer.set_nonempty_callback(move || waker());
+        let splits = self.find_splits(&consumer, &context, &state)?;
+        let consumer = Arc::new(consumer);
+        let discovery = self
+            .options
+            .discovery
+            .map(|interval| {
+                let known: BTreeSet<_> =
+                    splits.iter().map(|split| (split.position.topic.clone(), split.position.partition)).collect();
+                let task = DiscoveryTask {
+                    consumer: consumer.clone(),
+                    options: self.options.clone(),
+                    subtask: context.operator.subtask,
+                    parallelism: context.operator.parallelism,
+                    known,
+                    waker: context.waker.clone(),
+                };
+                Discovery::start(task, interval)
+            })
+            .transpose()
+            .map_err(|error| {
+                TaskError::External(format!("the thread that looks for partitions cannot start: {error}"))
+            })?;
+        let mut reading =
+            Reading { waker: context.waker, splits: Vec::new(), turn: 0, snapshot: None, discovery, consumer };
+        reading.assign(&self.options.table, splits)?;
+        self.reading = Some(reading);
+        Ok(())
+    }
+
+    fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
+        let Some(reading) = &mut self.reading else {
+            return Err(TaskError::Internal("a Kafka source was polled before it was opened".to_owned()));
+        };
+        serve_events(&reading.consumer);
+        reading.assign_found(&self.options.table)?;
+        let taken = reading.take(&self.options.table, &mut self.decoder, max_rows.clamp(1, MAX_MESSAGES))?;
+        match self.decoder.finish() {
+            Ok(Some(rows)) => return Ok(SourcePoll::Batch(Batch::inserts(rows))),
+            Ok(None) => {}
+            Err(bad) => {
+                let splits = self.reading.as_ref().map(|reading| reading.splits.as_slice()).unwrap_or_default();
+                return Err(self.bad_message(splits, &bad));
+            }
+        }
+        if self.options.bounded.is_some() && reading.splits.iter().all(|split| split.finished) {
+            return Ok(SourcePoll::Finished);
+        }
+        if taken > 0 {
+            // Messages without rows were passed over; there may be more.
+            (reading.waker)();
+        }
+        Ok(SourcePoll::Pending)
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
+        let Some(reading) = &mut self.reading else { return Ok(Vec::new()) };
+        let mut offsets = TopicPartitionList::with_capacity(reading.splits.len());
+        let mut states = Vec::with_capacity(reading.splits.len());
+        for Split { position, .. } in &reading.splits {
+            states.push(position.to_state()?);
+            offsets
+                .add_partition_offset(&position.topic, position.partition, Offset::Offset(position.offset))
+                .map_err(|error| TaskError::Internal(format!("an offset cannot be noted: {error}")))?;
+        }
+        let properties = &self.options.properties;
+        let shown = properties.group_id.is_some() && properties.commit_on_checkpoint && !states.is_empty();
+        reading.snapshot = shown.then_some(offsets);
+        Ok(states)
+    }
+
+    fn checkpoint_completed(&mut self, _: CheckpointId) {
+        let Some(reading) = &mut self.reading else { return };
+        let Some(offsets) = reading.snapshot.take() else { return };
+        if let Err(error) = reading.consumer.commit(&offsets, CommitMode::Async) {
+            tracing::warn!(%error, "offsets could not be committed to the consumer group; the job does not need them");
+        }
+    }
+}
