@@ -71,5 +71,9 @@ foreign_or_own_chains() {
 
 # Processes in the top-level cgroup of a kubelet (cgroup v2 has one tree, v1 one for each controller).
 pod_processes() {
-  find /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods -name cgroup.procs -exec cat {} + 2>/dev/null | sort -un
+  local group
+  for group in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
+    # A group may go away while we look.
+    if [ -d "$group" ]; then find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null || true; fi
+  done | sort -un
 }

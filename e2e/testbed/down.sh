@@ -80,7 +80,8 @@ remove_cgroups
 remove_interfaces
 remove_chains iptables
 remove_chains ip6tables
-rm -rf /var/lib/cni/results/"$NETWORK"-*
+# What the CNI plugins remember of each pod. The place is compiled into containerd; the files name our namespaces.
+grep -lsF "$STATE/" /var/lib/cni/results/* | xargs -r rm -f
 cat "$MARKER" >/proc/sys/net/ipv4/ip_forward
 # The marker goes last: a removal that is cut short is then taken up by the next one.
 find "$STATE" -mindepth 1 -maxdepth 1 ! -path "$MARKER" -exec rm -rf --one-file-system {} +
