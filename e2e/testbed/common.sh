@@ -3,7 +3,7 @@
 # Everything that the testbed makes can be told from what others made: its files lie in one directory that holds a
 # marker, its bridge carries an alias, its processes name that directory on their command line, and it does not start
 # where another Kubernetes or CNI network has put its rules. So taking it down can never hit a stranger.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${SLUICE_TESTBED:-/var/lib/sluice-testbed}

@@ -3,6 +3,7 @@
 #
 # Works on whatever is left after any kill, also of a part of itself. Touches nothing unless the marker that up.sh
 # writes first is there: up.sh refuses hosts with chains or pods of others, so those found now are the testbed's own.
+# shellcheck disable=SC2013,SC2086 # lists of pids and of mount points are meant to be split into words
 set -uo pipefail
 # shellcheck source=common.sh
 . "$(dirname "$0")/common.sh"
@@ -62,8 +63,8 @@ remove_chains() {
     {
       echo "*$table"
       "$1-save" -t $table | grep -E '^-A .* -j (KUBE|CNI)-' | grep -vE '^-A (KUBE|CNI)-' | sed 's/^-A/-D/'
-      sed 's/^/-F /' <<<"$chains"
-      sed 's/^/-X /' <<<"$chains"
+      printf -- '-F %s\n' $chains
+      printf -- '-X %s\n' $chains
       echo COMMIT
     } | "$1-restore" --noflush || fail "can't remove the chains of table $table by $1-restore"
   done

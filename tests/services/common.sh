@@ -2,7 +2,7 @@
 #
 # Callers set NAME, STATE and PID_FILE. A pid is believed only when the process names STATE on its command line, so a
 # pid that went to another process after a kill or a reboot is never signalled.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 CACHE=${SLUICE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}
 

@@ -13,6 +13,7 @@
 #
 # `start` returns when the broker takes clients, and prints its addresses. After kill9, `start` finds all that was
 # acknowledged. `tool org.apache.kafka.tools.TopicCommand --list …` runs one of Kafka's own tools.
+# shellcheck disable=SC2030,SC2031 # write_class_archive runs a second broker in a subshell, for its own variables
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 NAME=sluice-kafka
