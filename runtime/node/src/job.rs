@@ -1,0 +1,54 @@
+//! From a manifest to a job: every process of a job builds the same program from the same text (design §2).
+
+use sluice_crds::{StreamJob, parse_manifest, validate};
+use sluice_engine::program::Program;
+use sluice_protocol::JobId;
+use sluice_protocol::failure::Failure;
+use sluice_protocol::options::{JobOptions, RestoreSpec};
+use sluice_sql::PlanOptions;
+use std::path::Path;
+
+/// What a process needs to know of its job.
+#[derive(Clone)]
+pub struct JobDescription {
+    /// The job.
+    pub job: JobId,
+    /// What it computes.
+    pub program: Program,
+    /// The options that the runtime obeys.
+    pub options: JobOptions,
+    /// What the manifest says to restore.
+    pub restore: Option<RestoreSpec>,
+}
+
+/// Reads a manifest file.
+///
+/// # Errors
+/// When it cannot be read, or is no StreamJob; the message names the place.
+pub fn read_manifest(path: &Path) -> Result<StreamJob, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::user("BadManifest", format!("{}: {error}", path.display())))?;
+    parse_manifest(&text).map_err(|error| Failure::user("BadManifest", format!("{}: {error}", path.display())))
+}
+
+/// Builds the job that a manifest describes. Contacts nobody.
+///
+/// # Errors
+/// When an option is out of its limits or the program is wrong; all problems of the manifest in one message.
+pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Failure> {
+    let problems = validate(&manifest.spec);
+    if !problems.is_empty() {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Err(Failure::user("BadManifest", lines.join("\n")));
+    }
+    let options = manifest.spec.job_options();
+    let sql = manifest.spec.program.sql.as_deref().ok_or_else(|| {
+        let text = "spec.program.sqlFrom: the ConfigMap can only be read by the controller; write the text into \
+                    spec.program.sql to run it here";
+        Failure::user("BadManifest", text)
+    })?;
+    let catalog = sluice_connectors::catalog();
+    let plan_options = PlanOptions { parallelism: options.parallelism, max_parallelism: options.max_parallelism };
+    let program = sluice_sql::plan(sql, &plan_options, &catalog).map_err(|error| error.to_failure())?;
+    Ok(JobDescription { job: job.clone(), program, options, restore: manifest.spec.restore.clone() })
+}

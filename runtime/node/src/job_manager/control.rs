@@ -1,0 +1,83 @@
+//! The controller's and the command line's service: status as a stream, commands with ids.
+
+use super::driver::DriverHandle;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use sluice_protocol::job_master::{Command, Event};
+use sluice_protocol::{Generation, JobId};
+use sluice_rpc::control::{
+    CommandReply, CommandRequest, JobManagerControl, StatusUpdate, WatchRequest, status_update,
+};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Request, Response, Status};
+
+/// Request ids that are remembered.
+const REMEMBERED: usize = 256;
+
+/// The service.
+pub(crate) struct Control {
+    handle: DriverHandle,
+    job: JobId,
+    generation: Generation,
+    /// Ids of commands that were taken, oldest first.
+    taken: Mutex<VecDeque<String>>,
+}
+
+impl Control {
+    pub(crate) const fn new(handle: DriverHandle, job: JobId, generation: Generation) -> Self {
+        Self { handle, job, generation, taken: Mutex::new(VecDeque::new()) }
+    }
+
+    fn check_generation(&self, generation: u64) -> Result<(), Status> {
+        if generation == self.generation.0 {
+            return Ok(());
+        }
+        let text = format!("this is generation {} of job {}, not {generation}", self.generation, self.job);
+        Err(Status::failed_precondition(text))
+    }
+
+    /// Whether the id is new; it is remembered.
+    fn remember(&self, request_id: &str) -> bool {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.iter().any(|id| id == request_id) {
+            return false;
+        }
+        if taken.len() == REMEMBERED {
+            taken.pop_front();
+        }
+        taken.push_back(request_id.to_owned());
+        true
+    }
+}
+
+#[tonic::async_trait]
+impl JobManagerControl for Control {
+    type WatchStream = BoxStream<'static, Result<StatusUpdate, Status>>;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        self.check_generation(request.generation)?;
+        let asked = JobId::from(request.job.unwrap_or_default());
+        if asked != self.job {
+            return Err(Status::failed_precondition(format!("this is job {}, not {asked}", self.job)));
+        }
+        let updates = WatchStream::new(self.handle.status())
+            .map(|status| status_update(&status).map_err(|error| Status::internal(error.to_string())));
+        Ok(Response::new(updates.boxed()))
+    }
+
+    async fn execute(&self, request: Request<CommandRequest>) -> Result<Response<CommandReply>, Status> {
+        let request = request.into_inner();
+        self.check_generation(request.generation)?;
+        let command: Command = serde_json::from_slice(&request.command).map_err(|error| {
+            Status::invalid_argument(format!("CommandRequest.command is no command that this version knows: {error}"))
+        })?;
+        let newly_accepted = self.remember(&request.request_id);
+        if newly_accepted && !self.handle.send(Event::Command(command)).await {
+            return Err(Status::unavailable("the JobManager ends"));
+        }
+        Ok(Response::new(CommandReply { newly_accepted }))
+    }
+}

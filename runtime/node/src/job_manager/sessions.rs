@@ -1,0 +1,73 @@
+//! TaskManagers' sessions over gRPC: messages in become events, in order; a stream that ends is a closed session.
+
+use super::driver::{DriverHandle, SessionEnd};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use sluice_protocol::job_master::{Event, SessionId};
+use sluice_protocol::message::FromTaskManager;
+use sluice_rpc::gateway::{ConversionError, FromTaskManagerEnvelope, TaskManagerGateway, ToTaskManagerEnvelope};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{info, warn};
+
+/// The service.
+pub(crate) struct Gateway {
+    handle: DriverHandle,
+}
+
+impl Gateway {
+    pub(crate) const fn new(handle: DriverHandle) -> Self {
+        Self { handle }
+    }
+}
+
+#[tonic::async_trait]
+impl TaskManagerGateway for Gateway {
+    type SessionStream = BoxStream<'static, Result<ToTaskManagerEnvelope, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<FromTaskManagerEnvelope>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let from = request.remote_addr();
+        let opened = self.handle.open_session().await;
+        let SessionEnd { session, outgoing } = opened.ok_or_else(|| Status::unavailable("the JobManager ends"))?;
+        info!(session = session.0, ?from, "a TaskManager connects");
+        tokio::spawn(take_messages(self.handle.clone(), session, request.into_inner()));
+        let outgoing = UnboundedReceiverStream::new(outgoing).map(|message| {
+            ToTaskManagerEnvelope::try_from(&message).map_err(|error| Status::internal(error.to_string()))
+        });
+        Ok(Response::new(outgoing.boxed()))
+    }
+}
+
+async fn take_messages(handle: DriverHandle, session: SessionId, mut incoming: Streaming<FromTaskManagerEnvelope>) {
+    let ended = handle.ended();
+    loop {
+        let received = tokio::select! {
+            () = ended.cancelled() => return,
+            received = incoming.message() => received,
+        };
+        let envelope = match received {
+            Ok(Some(envelope)) => envelope,
+            Ok(None) => break,
+            Err(status) => {
+                info!(session = session.0, "the session broke: {}", status.message());
+                break;
+            }
+        };
+        match FromTaskManager::try_from(envelope) {
+            Ok(message) => {
+                if !handle.send(Event::Message { session, message }).await {
+                    return;
+                }
+            }
+            Err(error @ ConversionError::UnknownKind(_)) => warn!(session = session.0, "{error}"),
+            Err(error) => {
+                warn!(session = session.0, "the session is closed: {error}");
+                break;
+            }
+        }
+    }
+    handle.send(Event::SessionClosed { session }).await;
+}

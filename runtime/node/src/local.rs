@@ -1,0 +1,226 @@
+//! A whole job in one process: the same decisions, tasks and checkpoints as on a cluster, without sockets.
+//!
+//! It owns what only a local run decides: the identity of the job, its generation, and where it starts ([`identity`]).
+//! Everything else is the JobManager's driver and a TaskManager's worker, joined by an in-process session.
+//!
+//! 1. [`run_local`] fills in the local directory for checkpoints, and takes the identity: a new one, or, to resume,
+//!    the one kept beside the checkpoints (N1, N2).
+//! 2. The driver decides, the worker runs all tasks; the caller sees every status.
+//! 3. The first stop request ends with a last checkpoint and `Stopped`, the second at once.
+
+mod identity;
+
+use crate::edge;
+use crate::job::JobDescription;
+use crate::job_manager::driver::{Driver, DriverConfig, DriverHandle, Patience};
+use crate::job_manager::store::{self, IN_JOB_MANAGER};
+use crate::metrics::{TaskMetrics, TaskView};
+use crate::rest::{RestServer, Views};
+use crate::task_manager::session;
+use crate::task_manager::worker::{SessionOutcome, Worker};
+use identity::Identity;
+use sluice_engine::program::Program;
+use sluice_protocol::failure::{ExitRecord, Failure, Fault};
+use sluice_protocol::job_master::{Command, Event, JobMasterConfig, Planted};
+use sluice_protocol::message::Registration;
+use sluice_protocol::options::JobOptions;
+use sluice_protocol::restart::FailureCounts;
+use sluice_protocol::status::JobStatus;
+use sluice_protocol::{ProcessId, TaskManagerId};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The status is shown at least this often.
+const SHOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long tasks may take to end when the job has.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A local run.
+pub struct LocalRun {
+    /// Namespace of the job; `default` unless the manifest says otherwise.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What it computes.
+    pub program: Program,
+    /// How it runs.
+    pub options: JobOptions,
+    /// What it starts from.
+    pub start: LocalStart,
+    /// Where checkpoints go when the options name no storage.
+    pub checkpoint_directory: PathBuf,
+    /// Where status and metrics are served; nowhere when absent.
+    pub rest_bind: Option<SocketAddr>,
+    /// Shown every status, and the counters of the tasks.
+    pub on_status: Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>,
+    /// Ends the job with a last checkpoint.
+    pub stop: CancellationToken,
+    /// Ends the process at once.
+    pub abandon: CancellationToken,
+}
+
+/// What a local run starts from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalStart {
+    /// Nothing: a new job (N1).
+    Empty,
+    /// The latest checkpoint of the last run of this name.
+    Resume,
+    /// A snapshot; a new job.
+    Snapshot {
+        /// URI of a checkpoint, savepoint or job directory, or of a `_metadata`.
+        from: String,
+        /// Drop state that no operator takes.
+        allow_non_restored_state: bool,
+    },
+}
+
+/// Runs a job in this process until it ends.
+///
+/// Must be called within a tokio runtime with more than one thread.
+pub async fn run_local(run: LocalRun) -> ExitRecord {
+    let record = start(run).await.unwrap_or_else(|failure| edge::exit_of_failure(&failure));
+    tracing::info!(kind = ?record.kind, reason = %record.reason, "the job ends: {}", record.message);
+    record
+}
+
+async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
+    let LocalRun { namespace, name, program, mut options, start, checkpoint_directory, .. } = run;
+    fill_storage(&mut options, &checkpoint_directory)?;
+    let storage = store::open_storage(&options)?;
+    let (stop, abandon) = (run.stop, run.abandon);
+    let taken = tokio::select! {
+        () = abandon.cancelled() => return Ok(interrupted()),
+        () = stop.cancelled() => return Ok(interrupted()),
+        taken = identity::take(&storage, &namespace, &name, &start) => taken,
+    };
+    let Identity { job, generation, directive } = taken?;
+    let description = JobDescription { job: job.clone(), program, options, restore: None };
+    let master = JobMasterConfig {
+        job,
+        generation,
+        process: ProcessId(edge::random_id()),
+        revision: 1,
+        directive,
+        graph: description.program.graph.clone(),
+        options: description.options.clone(),
+        storage_uri: storage.uri.clone(),
+        probed: None,
+        failures: FailureCounts::default(),
+        planted: Planted::default(),
+    };
+    let registration = registration(&description, &master);
+    let worker = Worker::new(registration, description, storage.clone(), None);
+    let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::FailOnRefusal });
+    let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
+    tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
+    tokio::spawn(forward_requests(handle.clone(), stop, abandon));
+    Ok(drive(driver, handle, worker).await)
+}
+
+/// Checkpoints that would be kept in memory go to a local directory: a local run can then be resumed.
+fn fill_storage(options: &mut JobOptions, directory: &std::path::Path) -> Result<(), Failure> {
+    let Some(checkpointing) = &mut options.checkpointing else { return Ok(()) };
+    if checkpointing.storage == IN_JOB_MANAGER {
+        let absolute = std::path::absolute(directory)
+            .map_err(|error| Failure::user("BadStorage", format!("{}: {error}", directory.display())))?;
+        checkpointing.storage = format!("file://{}", absolute.display());
+    }
+    Ok(())
+}
+
+fn registration(job: &JobDescription, master: &JobMasterConfig) -> Registration {
+    Registration {
+        task_manager: TaskManagerId::from("local"),
+        process: master.process.clone(),
+        generation: master.generation,
+        slots: job.program.graph.slots_needed(),
+        data_address: String::new(),
+        fingerprint: job.program.graph.fingerprint(),
+    }
+}
+
+async fn start_rest(
+    bind: Option<SocketAddr>,
+    handle: &DriverHandle,
+    tasks: TaskView,
+) -> Result<Option<RestServer>, Failure> {
+    let Some(bind) = bind else { return Ok(None) };
+    let views = Views { role: "local", status: Some(handle.status()), tasks: Some(tasks), ready: handle.ready_check() };
+    let server = RestServer::start(bind, views).await;
+    server.map(Some).map_err(|error| Failure::user("AddressInUse", error.to_string()))
+}
+
+/// Runs both sides; the worker ends with the driver.
+async fn drive(driver: Driver, handle: DriverHandle, worker: Worker) -> ExitRecord {
+    let working = tokio::spawn(work(worker, handle));
+    let record = driver.run().await;
+    let worked = tokio::time::timeout(DRAIN_TIMEOUT, working).await;
+    match worked {
+        Ok(Ok(Err(failure))) => edge::exit_of_failure(&failure),
+        _ => record,
+    }
+}
+
+/// Sessions one after the other, as a TaskManager has them.
+///
+/// # Errors
+/// When it was refused, or its tasks do not end: the driver is ended then.
+async fn work(mut worker: Worker, handle: DriverHandle) -> Result<(), Failure> {
+    while let Some(session) = session::in_process(&handle).await {
+        let failure = match worker.serve(session).await {
+            SessionOutcome::Shutdown => return Ok(()),
+            SessionOutcome::Lost { .. } => continue,
+            SessionOutcome::Refused(failure) => failure,
+            SessionOutcome::Stuck(message) => Failure::restart("TasksStuck", Fault::Internal, message),
+        };
+        handle.abandon().await;
+        return Err(failure);
+    }
+    Ok(())
+}
+
+async fn forward_requests(handle: DriverHandle, stop: CancellationToken, abandon: CancellationToken) {
+    let ended = handle.ended();
+    tokio::select! {
+        () = ended.cancelled() => return,
+        () = abandon.cancelled() => return handle.abandon().await,
+        () = stop.cancelled() => { handle.send(Event::Command(Command::Stop)).await; }
+    }
+    tokio::select! {
+        () = ended.cancelled() => {}
+        () = abandon.cancelled() => handle.abandon().await,
+    }
+}
+
+async fn show(
+    mut status: watch::Receiver<JobStatus>,
+    ended: CancellationToken,
+    tasks: TaskView,
+    mut on_status: Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>,
+) {
+    loop {
+        let current = status.borrow_and_update().clone();
+        on_status(&current, &tasks());
+        let open = tokio::select! {
+            changed = status.changed() => changed.is_ok(),
+            () = tokio::time::sleep(SHOW_INTERVAL) => !ended.is_cancelled(),
+        };
+        if !open {
+            return;
+        }
+    }
+}
+
+fn interrupted() -> ExitRecord {
+    ExitRecord {
+        kind: sluice_protocol::failure::ExitKind::Stopped,
+        reason: "Interrupted".to_owned(),
+        message: "interrupted before the job started".to_owned(),
+        by_generation: None,
+    }
+}

@@ -1,0 +1,124 @@
+//! Who a local job is, which generation it runs as, and what it starts from (N1, N2, N3).
+//!
+//! The uid of the last run is kept beside the checkpoints, in `<namespace>/<name>.uid`. A run that does not resume is
+//! a new job: it takes a new uid, and what older ones left stays where it is.
+
+use super::LocalStart;
+use crate::edge;
+use crate::job_manager::store::{self, LedgerReadError, Storage, jittered};
+use sluice_protocol::failure::Failure;
+use sluice_protocol::job_master::{Directive, StartFrom};
+use sluice_protocol::store::{StoreFailure, StoreFailureKind};
+use sluice_protocol::{Generation, JobId};
+use std::time::Duration;
+use tracing::warn;
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the run is.
+pub(super) struct Identity {
+    pub(super) job: JobId,
+    pub(super) generation: Generation,
+    pub(super) directive: Directive,
+}
+
+/// Takes the identity; waits for a store that does not answer.
+///
+/// # Errors
+/// When there is nothing to resume, or the store refuses.
+pub(super) async fn take(
+    storage: &Storage,
+    namespace: &str,
+    name: &str,
+    start: &LocalStart,
+) -> Result<Identity, Failure> {
+    loop {
+        let failure = match try_take(storage, namespace, name, start).await {
+            Ok(identity) => return Ok(identity),
+            Err(TakeError::Failure(failure)) => return Err(failure),
+            Err(TakeError::Store(failure)) => failure,
+        };
+        if failure.kind != StoreFailureKind::Unreachable {
+            return Err(Failure::user("StorageRefused", failure.message));
+        }
+        warn!("waiting for the checkpoint storage: {failure}");
+        tokio::time::sleep(jittered(PAUSE)).await;
+    }
+}
+
+enum TakeError {
+    Failure(Failure),
+    Store(StoreFailure),
+}
+
+impl From<StoreFailure> for TakeError {
+    fn from(failure: StoreFailure) -> Self {
+        Self::Store(failure)
+    }
+}
+
+impl From<LedgerReadError> for TakeError {
+    fn from(error: LedgerReadError) -> Self {
+        match error {
+            LedgerReadError::Store(failure) => Self::Store(failure),
+            LedgerReadError::Unreadable(error) => Self::Failure(Failure::user("UnreadableLedger", error.to_string())),
+        }
+    }
+}
+
+async fn try_take(
+    storage: &Storage,
+    namespace: &str,
+    name: &str,
+    start: &LocalStart,
+) -> Result<Identity, TakeError> {
+    let job = |uid: String| JobId { namespace: namespace.to_owned(), name: name.to_owned(), uid };
+    let directive = |seen, start| Directive { id: format!("local-{}", edge::random_id()), seen, start };
+    let start = match start {
+        LocalStart::Resume => return resume(storage, job, directive).await,
+        LocalStart::Empty => StartFrom::Continue,
+        LocalStart::Snapshot { from, allow_non_restored_state } => {
+            StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
+        }
+    };
+    let job = job(edge::random_id());
+    if storage.uri.is_some() {
+        keep_uid(storage, &job).await?;
+    }
+    Ok(Identity { job, generation: Generation(1), directive: directive(0, start) })
+}
+
+async fn resume(
+    storage: &Storage,
+    job: impl Fn(String) -> JobId,
+    directive: impl Fn(u64, StartFrom) -> Directive,
+) -> Result<Identity, TakeError> {
+    let nothing = |why: String| {
+        let text = format!("--resume: there is nothing to resume: {why}; run without --resume to start anew");
+        TakeError::Failure(Failure::user("NothingToResume", text))
+    };
+    let Some(uri) = &storage.uri else {
+        return Err(nothing("the manifest has no spec.checkpointing, so no checkpoint was ever taken".to_owned()));
+    };
+    let key = uid_key(&job(String::new()));
+    let uid = storage.executor.home().get(&key).await?;
+    let uid = uid.ok_or_else(|| nothing(format!("no job of this name ran with checkpoints in {uri}")))?;
+    let job = job(String::from_utf8_lossy(&uid).trim().to_owned());
+    let Some(entry) = store::last_entry(&storage.executor, &job).await? else {
+        return Ok(Identity { job, generation: Generation(1), directive: directive(0, StartFrom::Continue) });
+    };
+    let directive = directive(entry.number, StartFrom::ResumeLatest);
+    Ok(Identity { job, generation: entry.generation.next(), directive })
+}
+
+fn uid_key(job: &JobId) -> String {
+    format!("{}/{}.uid", job.namespace, job.name)
+}
+
+async fn keep_uid(storage: &Storage, job: &JobId) -> Result<(), StoreFailure> {
+    let key = uid_key(job);
+    let store = storage.executor.home();
+    store.delete(std::slice::from_ref(&key)).await?;
+    store.put_if_absent(&key, job.uid.clone().into_bytes().into()).await?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Metrics in Prometheus' text form, made at each scrape from the job's status and the tasks' own counters.
+//!
+//! Tasks count in atomics that belong to them; nothing here is on their path.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use sluice_protocol::status::JobStatus;
+use std::sync::Arc;
+
+/// What `/metrics` is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The tasks of a process as they are now.
+pub type TaskView = Arc<dyn Fn() -> Vec<TaskMetrics> + Send + Sync>;
+
+/// One subtask's counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskMetrics {
+    /// Its vertex.
+    pub vertex: u32,
+    /// The vertex's name.
+    pub name: String,
+    /// Its subtask.
+    pub subtask: u32,
+    /// Rows taken from its inputs, or read by its source.
+    pub rows_in: u64,
+    /// Rows given to its outputs, or written by its sink.
+    pub rows_out: u64,
+    /// Milliseconds spent working.
+    pub busy_ms: u64,
+    /// Milliseconds without input.
+    pub idle_ms: u64,
+    /// Milliseconds without room in an output.
+    pub back_pressured_ms: u64,
+    /// Checkpoints it has acknowledged.
+    pub checkpoints: u64,
+    /// Checkpoints it has declined.
+    pub declined: u64,
+    /// Bytes of state in the last one.
+    pub state_bytes: u64,
+    /// Milliseconds from the trigger of the last one to its acknowledgement.
+    pub checkpoint_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TaskLabels {
+    vertex: u32,
+    name: String,
+    subtask: u32,
+}
+
+/// The text of a scrape.
+///
+/// # Errors
+/// When it cannot be formatted.
+pub fn render(status: Option<&JobStatus>, tasks: &[TaskMetrics]) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("sluice");
+    if let Some(status) = status {
+        register_job(&mut registry, status);
+    }
+    if !tasks.is_empty() {
+        register_tasks(&mut registry, tasks);
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn register_job(registry: &mut Registry, status: &JobStatus) {
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        registry.register(name, help, gauge);
+    };
+    let checkpoint = status.last_checkpoint.clone().unwrap_or_default();
+    gauge("job_generation", "Generation of the JobManager", status.generation.0);
+    gauge("job_attempt", "Attempt within the generation", u64::from(status.attempt.0));
+    gauge("job_tasks", "Tasks of the job", u64::from(status.tasks));
+    gauge("job_tasks_running", "Tasks that run", u64::from(status.tasks_running));
+    gauge("job_task_managers", "Registered TaskManagers", status.task_managers.len() as u64);
+    gauge("job_last_checkpoint_id", "Id of the last completed checkpoint", checkpoint.id.0);
+    gauge("job_last_checkpoint_bytes", "Bytes of state in the last completed checkpoint", checkpoint.bytes);
+    gauge(
+        "job_last_checkpoint_duration_milliseconds",
+        "From the trigger of the last completed checkpoint to its ledger entry",
+        checkpoint.completed_at.since(checkpoint.triggered_at).0,
+    );
+    gauge(
+        "job_last_checkpoint_completed_timestamp_milliseconds",
+        "When the last completed checkpoint was completed",
+        checkpoint.completed_at.0,
+    );
+    gauge("job_failed_checkpoints_in_a_row", "Since the last completed one", status.failed_checkpoints_in_a_row);
+    gauge("job_pending_checkpoints", "Checkpoints under way", status.pending_checkpoints.len() as u64);
+    let mut counter = |name: &str, help: &str, value: u64| {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    };
+    counter("job_checkpoints_completed", "Checkpoints completed by this generation", status.completed_checkpoints);
+    counter("job_checkpoints_failed", "Checkpoints failed in this generation", status.failed_checkpoints);
+    counter("job_restarts", "Failed attempts under this revision of the spec", status.failed_attempts);
+    let state = Family::<[(&str, String); 1], Gauge>::default();
+    state.get_or_create(&[("state", format!("{:?}", status.state))]).set(1);
+    registry.register("job_state", "The job's state", state);
+}
+
+fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
+    type Read = fn(&TaskMetrics) -> u64;
+    let counters: [(&str, &str, Read); 7] = [
+        ("task_rows_in", "Rows taken from inputs or read by the source", |task| task.rows_in),
+        ("task_rows_out", "Rows given to outputs or written by the sink", |task| task.rows_out),
+        ("task_busy_milliseconds", "Time spent working", |task| task.busy_ms),
+        ("task_idle_milliseconds", "Time without input", |task| task.idle_ms),
+        ("task_back_pressured_milliseconds", "Time without room in an output", |task| task.back_pressured_ms),
+        ("task_checkpoints_acknowledged", "Checkpoints acknowledged", |task| task.checkpoints),
+        ("task_checkpoints_declined", "Checkpoints declined", |task| task.declined),
+    ];
+    for (name, help, read) in counters {
+        let family = Family::<TaskLabels, Counter>::default();
+        for task in tasks {
+            family.get_or_create(&labels(task)).inc_by(read(task));
+        }
+        registry.register(name, help, family);
+    }
+    let gauges: [(&str, &str, Read); 2] = [
+        ("task_state_bytes", "Bytes of state in the last checkpoint", |task| task.state_bytes),
+        ("task_checkpoint_milliseconds", "From trigger to acknowledgement of the last one", |task| task.checkpoint_ms),
+    ];
+    for (name, help, read) in gauges {
+        let family = Family::<TaskLabels, Gauge>::default();
+        for task in tasks {
+            family.get_or_create(&labels(task)).set(i64::try_from(read(task)).unwrap_or(i64::MAX));
+        }
+        registry.register(name, help, family);
+    }
+}
+
+fn labels(task: &TaskMetrics) -> TaskLabels {
+    TaskLabels { vertex: task.vertex, name: task.name.clone(), subtask: task.subtask }
+}

@@ -1,0 +1,201 @@
+//! A TaskManager process: registers with its JobManager, runs the tasks it is given, and stores their snapshots.
+//!
+//! Control (session, heartbeats, uploads) runs on the caller's tokio runtime, data connections on one of their own, and
+//! each task on an operating-system thread of its own ([`sluice_engine::runner`]), so heavy computing delays no
+//! heartbeat. It decides nothing: what it is told carries a run, and what is of another run is refused (N2).
+//!
+//! 1. [`run_task_manager`] builds the job as every process does, listens for data, and opens a [`session`]; it tries
+//!    again until a deadline, and ends when it is refused.
+//! 2. [`worker`] is the control loop: messages, task events and finished uploads come through it in order.
+//! 3. A deployment becomes channels and tasks ([`deploy`]) with their state ([`restore`]), once all tasks of older runs
+//!    have ended (N4).
+//! 4. A frozen snapshot is encoded and uploaded away from the task ([`snapshot`]), then acknowledged.
+//! 5. After half the heartbeat timeout without a word, tasks are cancelled and the session is given up (N4).
+
+pub(crate) mod deploy;
+pub(crate) mod restore;
+pub(crate) mod session;
+pub(crate) mod snapshot;
+pub(crate) mod tasks;
+pub(crate) mod worker;
+
+use crate::data_plane::DataPlane;
+use crate::edge;
+use crate::job::{self, JobDescription};
+use crate::job_manager::store::{self, Storage, jittered};
+use crate::rest::{RestServer, Views};
+use sluice_engine::channel::DEFAULT_WINDOW;
+use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
+use sluice_protocol::message::Registration;
+use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{info, warn};
+use worker::{SessionOutcome, Worker};
+
+/// How long a JobManager is looked for before the process gives up.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(300);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Threads that move data frames, at most.
+const DATA_THREADS: usize = 4;
+
+/// What a TaskManager process is started with.
+#[derive(Debug, Clone)]
+pub struct TaskManagerArgs {
+    /// The manifest file.
+    pub manifest: PathBuf,
+    /// The job (N1).
+    pub job: JobId,
+    /// The generation it is started for.
+    pub generation: Generation,
+    /// Its name.
+    pub id: TaskManagerId,
+    /// Tasks per vertex that it runs at once.
+    pub slots: u32,
+    /// The JobManager, `host:port`.
+    pub job_manager: String,
+    /// Where it listens for data, `host:port`.
+    pub data_bind: String,
+    /// How other TaskManagers reach that; the bound address when absent.
+    pub data_advertise: Option<String>,
+    /// Where status and metrics are served.
+    pub rest_bind: SocketAddr,
+    /// Where the exit record is written.
+    pub termination_message: Option<PathBuf>,
+}
+
+/// Runs a TaskManager until its job ends, its JobManager refuses it, or cannot be found any more.
+///
+/// Must be called within a tokio runtime.
+pub async fn run_task_manager(args: TaskManagerArgs) -> ExitRecord {
+    let record = run(&args).await.unwrap_or_else(|failure| edge::exit_of_failure(&failure));
+    info!(kind = ?record.kind, reason = %record.reason, "the TaskManager ends: {}", record.message);
+    if let Some(path) = &args.termination_message {
+        edge::write_termination_message(path, &record);
+    }
+    record
+}
+
+async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
+    let manifest = job::read_manifest(&args.manifest)?;
+    let job = job::build_job(&manifest, &args.job)?;
+    let storage = store::open_storage(&job.options)?;
+    let data_runtime = DataRuntime::start()?;
+    let data_plane = DataPlane::bind(
+        &args.data_bind,
+        &args.job.uid,
+        args.id.clone(),
+        DEFAULT_WINDOW,
+        data_runtime.handle(),
+    )
+    .await
+    .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
+    let registration = registration(args, &job, &data_plane);
+    let mut worker = Worker::new(registration, job, storage, Some(data_plane));
+    let views = Views { role: "taskmanager", status: None, tasks: Some(worker.task_view()), ready: worker.ready_check() };
+    let _rest = RestServer::start(args.rest_bind, views)
+        .await
+        .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
+    serve_job_manager(args, &mut worker).await
+}
+
+/// Sessions one after the other, until one says that it was the last.
+async fn serve_job_manager(args: &TaskManagerArgs, worker: &mut Worker) -> Result<ExitRecord, Failure> {
+    let mut give_up_at = Instant::now() + REGISTRATION_TIMEOUT;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let outcome = match session::connect(&args.job_manager).await {
+            Ok(session) => worker.serve(session).await,
+            Err(message) => SessionOutcome::Lost { registered: false, message },
+        };
+        match outcome {
+            SessionOutcome::Shutdown => return Ok(ended_with_job()),
+            SessionOutcome::Refused(failure) => return Err(failure),
+            SessionOutcome::Stuck(message) => {
+                return Err(Failure::restart("TasksStuck", Fault::Internal, message));
+            }
+            SessionOutcome::Lost { registered, message } => {
+                if registered {
+                    warn!("the session with the JobManager at {} was lost: {message}", args.job_manager);
+                    give_up_at = Instant::now() + REGISTRATION_TIMEOUT;
+                    pause = FIRST_PAUSE;
+                } else if Instant::now() > give_up_at {
+                    return Err(not_found(&args.job_manager, &message));
+                } else {
+                    info!("the JobManager at {} is not there yet: {message}", args.job_manager);
+                }
+            }
+        }
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn not_found(address: &str, message: &str) -> Failure {
+    let text = format!(
+        "--job-manager: no JobManager took this TaskManager at {address} within {REGISTRATION_TIMEOUT:?}: {message}"
+    );
+    Failure::restart("JobManagerNotFound", Fault::External, text)
+}
+
+fn ended_with_job() -> ExitRecord {
+    ExitRecord {
+        kind: ExitKind::Finished,
+        reason: "JobEnded".to_owned(),
+        message: "the job has ended".to_owned(),
+        by_generation: None,
+    }
+}
+
+fn registration(args: &TaskManagerArgs, job: &JobDescription, data_plane: &DataPlane) -> Registration {
+    Registration {
+        task_manager: args.id.clone(),
+        process: ProcessId(edge::random_id()),
+        generation: args.generation,
+        slots: args.slots,
+        data_address: args.data_advertise.clone().unwrap_or_else(|| data_plane.address().to_string()),
+        fingerprint: job.program.graph.fingerprint(),
+    }
+}
+
+/// What a worker works with, apart from its tasks.
+#[derive(Clone)]
+pub(crate) struct Equipment {
+    pub(crate) job: Arc<JobDescription>,
+    pub(crate) storage: Storage,
+}
+
+/// The runtime that moves data frames.
+struct DataRuntime(Option<tokio::runtime::Runtime>);
+
+impl DataRuntime {
+    fn start() -> Result<Self, Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cores.min(DATA_THREADS))
+            .thread_name("data")
+            .enable_all()
+            .build();
+        let failed = |error| Failure::restart("NoThreads", Fault::External, format!("no threads for data: {error}"));
+        Ok(Self(Some(runtime.map_err(failed)?)))
+    }
+
+    fn handle(&self) -> tokio::runtime::Handle {
+        self.0.as_ref().map_or_else(tokio::runtime::Handle::current, |runtime| runtime.handle().clone())
+    }
+}
+
+impl Drop for DataRuntime {
+    fn drop(&mut self) {
+        // A runtime must not be waited for within another.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

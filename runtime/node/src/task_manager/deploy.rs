@@ -1,0 +1,145 @@
+//! From a deployment to channels and task descriptions: pure, but for making the queues.
+
+use crate::data_plane::{Incoming, Outgoing};
+use crate::edge;
+use crate::job::JobDescription;
+use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel};
+use sluice_engine::partition::EdgeOutput;
+use sluice_engine::task::{TaskDescription, TaskOptions};
+use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::graph::{Edge, JobGraph, Partitioning};
+use sluice_protocol::message::{Deployment, Placement};
+use sluice_protocol::{SubtaskId, SubtaskIndex, TaskManagerId, VertexId};
+use std::collections::BTreeMap;
+
+/// Everything a deployment consists of here, before its state is there.
+pub(crate) struct Plan {
+    /// The tasks, without state.
+    pub(crate) tasks: Vec<TaskDescription>,
+    /// Queues that peers fill.
+    pub(crate) incoming: Vec<Incoming>,
+    /// Queues that peers take.
+    pub(crate) outgoing: Vec<Outgoing>,
+}
+
+/// Plans a deployment for the TaskManager `own`.
+///
+/// # Errors
+/// When it does not fit the program: the JobManager runs another one.
+pub(crate) fn plan(job: &JobDescription, own: &TaskManagerId, deployment: &Deployment) -> Result<Plan, Failure> {
+    let graph = &job.program.graph;
+    let places: BTreeMap<SubtaskId, &Placement> =
+        deployment.placement.iter().map(|placement| (placement.subtask, placement)).collect();
+    let mut wiring = Wiring { own, places, inputs: BTreeMap::new(), outputs: BTreeMap::new(), incoming: Vec::new(), outgoing: BTreeMap::new() };
+    for (number, edge) in graph.edges.iter().enumerate() {
+        wiring.connect_edge(job, number, edge)?;
+    }
+    let tasks = deployment.tasks.iter().map(|task| {
+        let vertex = task.subtask.vertex;
+        let (info, program) = graph
+            .vertices
+            .get(vertex.0 as usize)
+            .zip(job.program.vertices.get(vertex.0 as usize))
+            .ok_or_else(|| misfit(format!("vertex {vertex} is not in the program")))?;
+        Ok(TaskDescription {
+            subtask: task.subtask,
+            parallelism: info.parallelism,
+            max_parallelism: graph.max_parallelism,
+            program: program.clone(),
+            inputs: wiring.inputs.remove(&task.subtask).unwrap_or_default(),
+            outputs: wiring.outputs.remove(&task.subtask).unwrap_or_default(),
+            restored: task.restore.is_some(),
+            state: BTreeMap::new(),
+            options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
+            clock: edge::clock(),
+        })
+    });
+    let tasks = tasks.collect::<Result<_, Failure>>()?;
+    Ok(Plan { tasks, incoming: wiring.incoming, outgoing: wiring.outgoing.into_values().collect() })
+}
+
+fn misfit(text: String) -> Failure {
+    Failure::restart("DeploymentMisfit", Fault::Internal, format!("a deployment does not fit the program: {text}"))
+}
+
+struct Wiring<'a> {
+    own: &'a TaskManagerId,
+    places: BTreeMap<SubtaskId, &'a Placement>,
+    inputs: BTreeMap<SubtaskId, Vec<InputChannel>>,
+    outputs: BTreeMap<SubtaskId, Vec<EdgeOutput>>,
+    incoming: Vec<Incoming>,
+    outgoing: BTreeMap<TaskManagerId, Outgoing>,
+}
+
+impl Wiring<'_> {
+    fn connect_edge(&mut self, job: &JobDescription, number: usize, edge: &Edge) -> Result<(), Failure> {
+        let number = u32::try_from(number).map_err(|_| misfit("it has too many edges".to_owned()))?;
+        let graph = &job.program.graph;
+        let (senders, receivers) = (parallelism(graph, edge.from)?, parallelism(graph, edge.to)?);
+        for from in (0..senders).map(SubtaskIndex) {
+            let sender = SubtaskId { vertex: edge.from, index: from };
+            let mut channels = Vec::new();
+            for to in targets(&edge.partitioning, from, receivers) {
+                let id = ChannelId { edge: number, from, to };
+                channels.extend(self.connect(job, id, sender, SubtaskId { vertex: edge.to, index: to })?);
+            }
+            if !channels.is_empty() {
+                let partitioning = edge.partitioning.clone();
+                self.outputs.entry(sender).or_default().push(EdgeOutput { partitioning, channels });
+            }
+        }
+        Ok(())
+    }
+
+    /// One channel; its sending end when the sender runs here.
+    fn connect(
+        &mut self,
+        job: &JobDescription,
+        id: ChannelId,
+        sender: SubtaskId,
+        receiver: SubtaskId,
+    ) -> Result<Option<OutputChannel>, Failure> {
+        let (from, to) = (self.place(sender)?, self.place(receiver)?);
+        let (from_here, to_here) = (from.task_manager == *self.own, to.task_manager == *self.own);
+        if !from_here && !to_here {
+            return Ok(None);
+        }
+        let (output, input) = channel(id, DEFAULT_WINDOW);
+        if to_here {
+            self.inputs.entry(receiver).or_default().push(input);
+            if from_here {
+                return Ok(Some(output));
+            }
+            let schema = job.program.vertices.get(sender.vertex.0 as usize).map(|vertex| vertex.output_schema.clone());
+            let schema = schema.ok_or_else(|| misfit(format!("vertex {} is not in the program", sender.vertex)))?;
+            self.incoming.push(Incoming { peer: from.task_manager.clone(), queue: output, schema });
+            return Ok(None);
+        }
+        let outgoing = self.outgoing.entry(to.task_manager.clone()).or_insert_with(|| Outgoing {
+            peer: to.task_manager.clone(),
+            address: to.data_address.clone(),
+            queues: Vec::new(),
+        });
+        outgoing.queues.push(input);
+        Ok(Some(output))
+    }
+
+    fn place(&self, subtask: SubtaskId) -> Result<Placement, Failure> {
+        let place = self.places.get(&subtask).map(|place| (*place).clone());
+        place.ok_or_else(|| misfit(format!("subtask {subtask} is placed nowhere")))
+    }
+}
+
+fn parallelism(graph: &JobGraph, vertex: VertexId) -> Result<u32, Failure> {
+    let found = graph.vertices.get(vertex.0 as usize).map(|vertex| vertex.parallelism);
+    found.ok_or_else(|| misfit(format!("vertex {vertex} is not in the program")))
+}
+
+/// The subtasks that one sender reaches, in their order.
+fn targets(partitioning: &Partitioning, from: SubtaskIndex, receivers: u32) -> impl Iterator<Item = SubtaskIndex> {
+    let range = match partitioning {
+        Partitioning::Forward => from.0..from.0 + 1,
+        Partitioning::Hash { .. } | Partitioning::Rebalance | Partitioning::Broadcast => 0..receivers,
+    };
+    range.map(SubtaskIndex)
+}

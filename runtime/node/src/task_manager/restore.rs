@@ -1,0 +1,116 @@
+//! Fetches the state that a deployment's tasks restore, each file once.
+//!
+//! A file that cannot be read is tried again a few times, then fails the restore by its name; that spends no restart
+//! (F2).
+
+use super::Equipment;
+use crate::job_manager::store::jittered;
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use sluice_engine::operator::{RestoredKeyed, RestoredState};
+use sluice_protocol::failure::Failure;
+use sluice_protocol::message::TaskDeployment;
+use sluice_protocol::state::{StateData, SubtaskState};
+use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tracing::warn;
+
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const PARALLEL: usize = 8;
+
+/// The state of each operator of one task.
+pub(crate) type TaskState = BTreeMap<OperatorUid, RestoredState>;
+
+/// Fetches everything that these tasks restore.
+///
+/// # Errors
+/// When a file cannot be read, by its name.
+pub(crate) async fn fetch(
+    equipment: &Equipment,
+    tasks: &[TaskDeployment],
+) -> Result<BTreeMap<SubtaskId, TaskState>, Failure> {
+    let paths: BTreeSet<&str> = tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
+    let files: BTreeMap<&str, Bytes> = futures::stream::iter(paths)
+        .map(|path| async move { fetch_file(equipment, path).await.map(|bytes| (path, bytes)) })
+        .buffer_unordered(PARALLEL)
+        .try_collect()
+        .await?;
+    let mut states = BTreeMap::new();
+    for task in tasks {
+        if let Some(restore) = &task.restore {
+            states.insert(task.subtask, assemble(equipment, task.subtask, restore, &files)?);
+        }
+    }
+    Ok(states)
+}
+
+fn file_paths(state: &SubtaskState) -> impl Iterator<Item = &str> {
+    state.operators.iter().flat_map(|operator| &operator.keyed).filter_map(|keyed| match &keyed.data {
+        StateData::File { path, .. } => Some(path.as_str()),
+        StateData::Inline { .. } => None,
+    })
+}
+
+async fn fetch_file(equipment: &Equipment, path: &str) -> Result<Bytes, Failure> {
+    let mut pause = FIRST_PAUSE;
+    let mut last = String::new();
+    for attempt in 1..=TRIES {
+        last = match try_fetch(equipment, path).await {
+            Ok(bytes) => return Ok(bytes),
+            Err(message) => message,
+        };
+        warn!("state file {path}, try {attempt} of {TRIES}: {last}");
+        if attempt < TRIES {
+            tokio::time::sleep(jittered(pause)).await;
+            pause *= 2;
+        }
+    }
+    Err(Failure::external("StateUnreadable", format!("state file {path} cannot be read: {last}")))
+}
+
+async fn try_fetch(equipment: &Equipment, path: &str) -> Result<Bytes, String> {
+    let (store, key) = equipment.storage.executor.resolve(path).map_err(|failure| failure.to_string())?;
+    match store.get(&key).await {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err("it does not exist, though the checkpoint refers to it".to_owned()),
+        Err(failure) => Err(failure.to_string()),
+    }
+}
+
+/// Sorts the pieces by operator: key groups that overlap the subtask's own, and the splits that it owns.
+fn assemble(
+    equipment: &Equipment,
+    subtask: SubtaskId,
+    restore: &SubtaskState,
+    files: &BTreeMap<&str, Bytes>,
+) -> Result<TaskState, Failure> {
+    let program = &equipment.job.program;
+    let vertex = subtask.vertex.0 as usize;
+    let parallelism = program.graph.vertices.get(vertex).map_or(1, |vertex| vertex.parallelism);
+    let own = KeyGroupRange::of_subtask(subtask.index, parallelism, program.graph.max_parallelism);
+    let source = program.vertices.get(vertex).and_then(|vertex| vertex.source.as_ref());
+    let mut state = TaskState::new();
+    for operator in &restore.operators {
+        let restored = state.entry(operator.uid.clone()).or_default();
+        restored.restored = true;
+        for keyed in &operator.keyed {
+            if keyed.key_groups.intersection(own).is_empty() {
+                continue;
+            }
+            let bytes = match &keyed.data {
+                StateData::Inline { bytes } => Bytes::from(bytes.clone()),
+                StateData::File { path, .. } => files.get(path.as_str()).cloned().ok_or_else(|| {
+                    Failure::external("StateUnreadable", format!("state file {path} was not fetched"))
+                })?,
+            };
+            restored.keyed.push(RestoredKeyed { name: keyed.name.clone(), bytes });
+        }
+        let owned = operator.splits.iter().filter(|split| {
+            source.is_none_or(|(_, factory)| factory.owner(&split.split, parallelism) == subtask.index)
+        });
+        restored.splits.extend(owned.cloned());
+    }
+    Ok(state)
+}

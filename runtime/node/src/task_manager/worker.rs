@@ -1,0 +1,487 @@
+//! A TaskManager's control loop: one session at a time, one run at a time, everything in order.
+//!
+//! It never waits for I/O: state is fetched and snapshots are stored by tasks of their own that report back through
+//! the same queue as the engine's threads. Callers rely on: [`Worker::serve`] returns only when no task runs.
+
+use super::restore::{self, TaskState};
+use super::session::Session;
+use super::snapshot::{self, Place, Stored};
+use super::tasks::{ActiveRun, Board, Listener, Told};
+use super::{Equipment, deploy};
+use crate::data_plane::{Broken, DataPlane, OnBroken};
+use crate::job::JobDescription;
+use crate::job_manager::store::Storage;
+use crate::metrics::TaskView;
+use crate::rest::ReadyCheck;
+use futures::FutureExt as _;
+use sluice_engine::error::TaskError;
+use sluice_engine::task::{TaskEvent, TaskSnapshot};
+use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
+use sluice_protocol::{CheckpointId, Run, SubtaskId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{debug, info, warn};
+
+/// How long the answer to a registration is waited for.
+const REGISTRATION_ANSWER: Duration = Duration::from_secs(10);
+
+/// How long tasks may take to end after a cancel: one that hangs is ended with its process (N4).
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Heartbeats are sent this often, or at a fifth of the timeout if that is shorter.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) enum SessionOutcome {
+    /// The job has ended.
+    Shutdown,
+    /// The JobManager does not want this process.
+    Refused(Failure),
+    /// The connection broke or fell silent; another may be opened.
+    Lost {
+        /// Whether the registration had been taken.
+        registered: bool,
+        /// Why.
+        message: String,
+    },
+    /// Tasks do not end: the process must.
+    Stuck(String),
+}
+
+/// What comes through the queue.
+enum Input {
+    Task { run: Run, subtask: SubtaskId, told: Told },
+    Restored { run: Run, result: Result<BTreeMap<SubtaskId, TaskState>, Failure> },
+    Stored { run: Run, subtask: SubtaskId, checkpoint: CheckpointId, result: Result<Stored, Failure> },
+    Broken(Broken),
+    Ping(oneshot::Sender<()>),
+}
+
+/// The loop and what it owns.
+pub(crate) struct Worker {
+    registration: Registration,
+    equipment: Equipment,
+    data_plane: Option<DataPlane>,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    sender: mpsc::UnboundedSender<Input>,
+    listener: Listener,
+    board: Board,
+    active: Option<ActiveRun>,
+    /// Waits for the active run to end.
+    pending: Option<Box<Deployment>>,
+    /// The newest run that was ever deployed here.
+    newest: Run,
+    cancelled_at: Option<Instant>,
+}
+
+/// What a session is served with.
+struct Link {
+    outgoing: mpsc::UnboundedSender<FromTaskManager>,
+    registered: bool,
+    heard: Instant,
+    heartbeat_timeout: Duration,
+}
+
+impl Link {
+    fn send(&self, message: FromTaskManager) {
+        debug!(?message, "send");
+        // A session that is gone is noticed by its incoming side.
+        let _ = self.outgoing.send(message);
+    }
+
+    /// Why the session is to be given up, if it is.
+    fn silence(&self) -> Option<String> {
+        let (limit, what) = if self.registered {
+            (self.heartbeat_timeout / 2, "nothing was heard from the JobManager")
+        } else {
+            (REGISTRATION_ANSWER, "the registration was not answered")
+        };
+        (self.heard.elapsed() > limit).then(|| format!("{what} for {limit:?}"))
+    }
+}
+
+impl Worker {
+    /// A worker without a session. Without a data plane all tasks of the job run here.
+    pub(crate) fn new(
+        registration: Registration,
+        job: JobDescription,
+        storage: Storage,
+        data_plane: Option<DataPlane>,
+    ) -> Self {
+        let (sender, inputs) = mpsc::unbounded_channel();
+        let events = sender.clone();
+        let listener: Listener = Arc::new(move |run, subtask, told| {
+            // The loop is gone only when the process ends.
+            let _ = events.send(Input::Task { run, subtask, told });
+        });
+        Self {
+            registration,
+            equipment: Equipment { job: Arc::new(job), storage },
+            data_plane,
+            inputs,
+            sender,
+            listener,
+            board: Board::default(),
+            active: None,
+            pending: None,
+            newest: Run::default(),
+            cancelled_at: None,
+        }
+    }
+
+    /// Its tasks, for metrics.
+    pub(crate) fn task_view(&self) -> TaskView {
+        let board = self.board.clone();
+        Arc::new(move || board.view())
+    }
+
+    /// For `/readyz`. A worker between two sessions sleeps, and counts as alive.
+    pub(crate) fn ready_check(&self) -> ReadyCheck {
+        let sender = self.sender.clone();
+        Arc::new(move || {
+            let sender = sender.clone();
+            let asked = async move {
+                let (answer, answered) = oneshot::channel();
+                sender.send(Input::Ping(answer)).is_ok() && answered.await.is_ok()
+            };
+            async move { tokio::time::timeout(READY_TIMEOUT, asked).await.unwrap_or(false) }.boxed()
+        })
+    }
+
+    /// Registers and does what the JobManager says, until the session ends and no task runs any more.
+    pub(crate) async fn serve(&mut self, session: Session) -> SessionOutcome {
+        let Session { outgoing, mut incoming } = session;
+        let mut link = Link { outgoing, registered: false, heard: Instant::now(), heartbeat_timeout: REGISTRATION_ANSWER };
+        link.send(FromTaskManager::Register(self.registration.clone()));
+        let outcome = self.exchange(&mut link, &mut incoming).await;
+        // Nothing of a session outlives it: a new one begins without tasks.
+        drop(incoming);
+        self.pending = None;
+        self.cancel_active();
+        match self.wait_for_end(&link).await {
+            Ok(()) => outcome,
+            Err(message) => SessionOutcome::Stuck(message),
+        }
+    }
+
+    async fn exchange(&mut self, link: &mut Link, incoming: &mut mpsc::Receiver<ToTaskManager>) -> SessionOutcome {
+        let mut ticks = ticks(HEARTBEAT_INTERVAL);
+        loop {
+            tokio::select! {
+                message = incoming.recv() => {
+                    let Some(message) = message else {
+                        return lost(link, "the connection ended".to_owned());
+                    };
+                    link.heard = Instant::now();
+                    if let ToTaskManager::Registered { heartbeat_timeout } = &message {
+                        link.registered = true;
+                        link.heartbeat_timeout = heartbeat_timeout.as_duration();
+                        ticks = self::ticks((link.heartbeat_timeout / 5).min(HEARTBEAT_INTERVAL));
+                        info!(?heartbeat_timeout, "registered");
+                    } else if let Some(outcome) = self.obey(link, message) {
+                        return outcome;
+                    }
+                }
+                // The worker holds a sender itself, so this queue never closes.
+                Some(input) = self.inputs.recv() => self.take(link, input),
+                _ = ticks.tick() => {
+                    if let Some(message) = link.silence() {
+                        return lost(link, message);
+                    }
+                    if let Some(message) = self.stuck() {
+                        return SessionOutcome::Stuck(message);
+                    }
+                    if link.registered {
+                        link.send(FromTaskManager::Heartbeat);
+                    }
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, link: &Link, message: ToTaskManager) -> Option<SessionOutcome> {
+        match message {
+            ToTaskManager::Registered { .. } | ToTaskManager::Heartbeat => {}
+            ToTaskManager::Refused(failure) => return Some(SessionOutcome::Refused(failure)),
+            ToTaskManager::Shutdown => return Some(SessionOutcome::Shutdown),
+            ToTaskManager::Deploy(deployment) => self.take_deployment(link, deployment),
+            ToTaskManager::CancelTasks { run } => self.cancel(link, run),
+            ToTaskManager::TriggerCheckpoint { run, barrier } => {
+                self.with_active(run, |active| active.trigger(barrier));
+            }
+            ToTaskManager::CheckpointCompleted { run, checkpoint } => {
+                self.with_active(run, |active| active.checkpoint_completed(checkpoint));
+            }
+            ToTaskManager::CheckpointAborted { run, checkpoint } => {
+                self.with_active(run, |active| active.checkpoint_aborted(checkpoint));
+            }
+        }
+        None
+    }
+
+    /// Refuses what is of another run (N2).
+    fn with_active(&self, run: Run, act: impl FnOnce(&ActiveRun)) {
+        match self.active.as_ref().filter(|active| active.run == run) {
+            Some(active) => act(active),
+            None => debug!(%run, "a message of another run was refused"),
+        }
+    }
+
+    fn take_deployment(&mut self, link: &Link, deployment: Box<Deployment>) {
+        let run = deployment.run;
+        if run <= self.newest || run.generation != self.registration.generation {
+            warn!(%run, newest = %self.newest, "a deployment of an older run or another generation was refused");
+            return;
+        }
+        if self.active.is_some() {
+            // Older tasks end first (N4).
+            self.cancel_active();
+            self.pending = Some(deployment);
+            self.settle(link);
+            return;
+        }
+        self.deploy(link, &deployment);
+    }
+
+    fn deploy(&mut self, link: &Link, deployment: &Deployment) {
+        let run = deployment.run;
+        self.newest = run;
+        self.board.clear();
+        info!(%run, tasks = deployment.tasks.len(), "deploying");
+        let plan = match deploy::plan(&self.equipment.job, &self.registration.task_manager, deployment) {
+            Ok(plan) => plan,
+            Err(failure) => return fail_all(link, deployment, &failure),
+        };
+        let has_remote = !plan.incoming.is_empty() || !plan.outgoing.is_empty();
+        let open = self.data_plane.as_ref().filter(|_| has_remote).map(|data_plane| {
+            data_plane.open_run(run, plan.incoming, plan.outgoing, self.on_broken())
+        });
+        let active = ActiveRun::new(run, deployment.state_directory.is_some(), plan.tasks, open);
+        let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
+        let tasks = deployment.tasks.clone();
+        self.active = Some(active);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = cancelled.cancelled() => {}
+                result = restore::fetch(&equipment, &tasks) => {
+                    // The loop is gone only when the process ends.
+                    let _ = sender.send(Input::Restored { run, result });
+                }
+            }
+        });
+    }
+
+    fn on_broken(&self) -> OnBroken {
+        let sender = self.sender.clone();
+        Arc::new(move |broken| {
+            // As above.
+            let _ = sender.send(Input::Broken(broken));
+        })
+    }
+
+    fn cancel(&mut self, link: &Link, run: Run) {
+        if self.pending.as_ref().is_some_and(|pending| pending.run == run) {
+            self.pending = None;
+            // So that it is not deployed later should the message come twice.
+            self.newest = self.newest.max(run);
+        }
+        if self.active.as_ref().is_some_and(|active| active.run == run) {
+            self.cancel_active();
+            self.settle(link);
+        } else {
+            link.send(FromTaskManager::TasksEnded { run });
+        }
+    }
+
+    fn cancel_active(&mut self) {
+        if let Some(active) = &mut self.active
+            && !active.cancelled.is_cancelled()
+        {
+            info!(run = %active.run, "cancelling tasks");
+            active.cancel();
+            self.cancelled_at = Some(Instant::now());
+        }
+    }
+
+    /// Says that the active run is over once it is, and starts the one that waits for it.
+    fn settle(&mut self, link: &Link) {
+        let Some(active) = self.active.take_if(|active| active.is_over()) else { return };
+        self.cancelled_at = None;
+        info!(run = %active.run, "all tasks have ended");
+        link.send(FromTaskManager::TasksEnded { run: active.run });
+        if let Some(deployment) = self.pending.take() {
+            self.deploy(link, &deployment);
+        }
+    }
+
+    fn take(&mut self, link: &Link, input: Input) {
+        match input {
+            Input::Task { run, subtask, told } => self.take_told(link, run, subtask, told),
+            Input::Restored { run, result } => self.take_restored(link, run, result),
+            Input::Stored { run, subtask, checkpoint, result } => {
+                self.take_stored(link, run, subtask, checkpoint, result);
+            }
+            Input::Broken(broken) => self.take_broken(link, &broken),
+            Input::Ping(answer) => {
+                // Whoever asked may have gone meanwhile.
+                let _ = answer.send(());
+            }
+        }
+    }
+
+    fn take_told(&mut self, link: &Link, run: Run, subtask: SubtaskId, told: Told) {
+        let Some(active) = self.active.as_mut().filter(|active| active.run == run) else { return };
+        let event = match told {
+            Told::Ended => {
+                active.ended();
+                return self.settle(link);
+            }
+            Told::Event(_) if active.cancelled.is_cancelled() => return,
+            Told::Event(event) => event,
+        };
+        match event {
+            TaskEvent::Running => link.send(FromTaskManager::TaskRunning { run, subtask }),
+            TaskEvent::Finished => link.send(FromTaskManager::TaskFinished { run, subtask }),
+            TaskEvent::Failed(error) => {
+                warn!(%run, %subtask, "the task failed: {error}");
+                link.send(FromTaskManager::TaskFailed { run, subtask, failure: error.to_failure() });
+            }
+            TaskEvent::Declined { checkpoint, error } => self.decline(link, run, subtask, checkpoint, error.to_failure()),
+            TaskEvent::Snapshot(snapshot) => self.store(run, subtask, snapshot),
+        }
+    }
+
+    fn decline(&self, link: &Link, run: Run, subtask: SubtaskId, checkpoint: CheckpointId, failure: Failure) {
+        warn!(%run, %subtask, %checkpoint, "the checkpoint is declined: {failure}");
+        self.board.declined(subtask);
+        link.send(FromTaskManager::Decline { run, subtask, checkpoint, failure });
+    }
+
+    fn store(&self, run: Run, subtask: SubtaskId, snapshot: TaskSnapshot) {
+        let Some(active) = &self.active else { return };
+        let checkpoint = snapshot.barrier.checkpoint;
+        let place = Place { run, subtask, checkpoint, has_store: active.has_store };
+        let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = cancelled.cancelled() => {}
+                result = snapshot::store(&equipment, place, snapshot) => {
+                    // The loop is gone only when the process ends.
+                    let _ = sender.send(Input::Stored { run, subtask, checkpoint, result });
+                }
+            }
+        });
+    }
+
+    fn take_stored(
+        &mut self,
+        link: &Link,
+        run: Run,
+        subtask: SubtaskId,
+        checkpoint: CheckpointId,
+        result: Result<Stored, Failure>,
+    ) {
+        if !self.active.as_ref().is_some_and(|active| active.run == run && !active.cancelled.is_cancelled()) {
+            return;
+        }
+        match result {
+            Ok(Stored { state, metrics }) => {
+                self.board.acknowledged(subtask, &metrics);
+                link.send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics });
+            }
+            Err(failure) => self.decline(link, run, subtask, checkpoint, failure),
+        }
+    }
+
+    fn take_restored(
+        &mut self,
+        link: &Link,
+        run: Run,
+        result: Result<BTreeMap<SubtaskId, TaskState>, Failure>,
+    ) {
+        let graph = &self.equipment.job.program.graph;
+        let Some(active) = self.active.as_mut().filter(|active| active.run == run) else { return };
+        if active.cancelled.is_cancelled() {
+            return;
+        }
+        let first = active.first();
+        let started = result.and_then(|states| {
+            active.start(states, graph, &self.listener, &self.board).map_err(|error| {
+                Failure::restart("NoThreads", Fault::External, format!("no thread for a task: {error}"))
+            })
+        });
+        if let (Err(failure), Some(subtask)) = (started, first) {
+            warn!(%run, "the tasks cannot start: {failure}");
+            link.send(FromTaskManager::TaskFailed { run, subtask, failure });
+        }
+    }
+
+    fn take_broken(&mut self, link: &Link, broken: &Broken) {
+        let Some(active) = self.active.as_ref().filter(|active| active.run == broken.run) else { return };
+        if active.cancelled.is_cancelled() {
+            return;
+        }
+        let edges = &self.equipment.job.program.graph.edges;
+        let own = broken.channels.iter().find_map(|channel| {
+            let edge = edges.get(channel.edge as usize)?;
+            let ends = [
+                SubtaskId { vertex: edge.from, index: channel.from },
+                SubtaskId { vertex: edge.to, index: channel.to },
+            ];
+            ends.into_iter().find(|subtask| active.holds(*subtask))
+        });
+        if let Some(subtask) = own {
+            let failure = TaskError::External(broken.message.clone()).to_failure();
+            link.send(FromTaskManager::TaskFailed { run: broken.run, subtask, failure });
+        }
+    }
+
+    fn stuck(&self) -> Option<String> {
+        let active = self.active.as_ref()?;
+        let since = self.cancelled_at.filter(|since| since.elapsed() > CANCEL_TIMEOUT)?;
+        let waited = since.elapsed();
+        Some(format!("tasks of run {} did not end within {waited:?} after they were cancelled", active.run))
+    }
+
+    /// Takes what tasks tell until none runs any more.
+    async fn wait_for_end(&mut self, link: &Link) -> Result<(), String> {
+        let mut ticks = ticks(HEARTBEAT_INTERVAL);
+        self.settle(link);
+        while self.active.is_some() {
+            tokio::select! {
+                Some(input) = self.inputs.recv() => self.take(link, input),
+                _ = ticks.tick() => {
+                    if let Some(message) = self.stuck() {
+                        return Err(message);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ticks(period: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(10)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+fn lost(link: &Link, message: String) -> SessionOutcome {
+    SessionOutcome::Lost { registered: link.registered, message }
+}
+
+fn fail_all(link: &Link, deployment: &Deployment, failure: &Failure) {
+    warn!(run = %deployment.run, "{failure}");
+    for task in &deployment.tasks {
+        let failure = failure.clone();
+        link.send(FromTaskManager::TaskFailed { run: deployment.run, subtask: task.subtask, failure });
+    }
+}
