@@ -1,0 +1,259 @@
+//! The aggregates: their words, and how a batch adds to them.
+//!
+//! `words` is the width of a group's accumulators, `slots[row]` the position of the row's group in them.
+
+use super::ROWS;
+use crate::batch::{Batch, RowKind};
+use crate::error::TaskError;
+use crate::state::AccumulatorColumn;
+use crate::state::file::{decimal_of, decimal_words};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, RecordBatch};
+use arrow::datatypes::{
+    DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, Field, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type,
+};
+
+/// Whether each row counts or is retracted.
+#[derive(Debug, Default)]
+pub(super) struct Signs {
+    /// +1 or −1 per row; empty: all +1.
+    signs: Vec<i64>,
+}
+
+impl Signs {
+    pub(super) fn set(&mut self, batch: &Batch) {
+        self.signs.clear();
+        if let Some(kinds) = &batch.kinds {
+            let retracts = |kind: u8| kind == RowKind::UpdateBefore as u8 || kind == RowKind::Delete as u8;
+            self.signs.extend(kinds.values().iter().map(|kind| if retracts(*kind) { -1 } else { 1 }));
+        }
+    }
+
+    fn of_row(&self, row: usize) -> i64 {
+        self.signs.get(row).copied().unwrap_or(1)
+    }
+}
+
+/// How values of one kind are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SumKind {
+    Integer,
+    Float,
+    Decimal { scale: i8 },
+}
+
+/// One aggregate of a plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Accumulator {
+    /// The rows of the group, which are counted in any case.
+    Count,
+    CountColumn {
+        column: usize,
+        word: usize,
+    },
+    /// The sum in one or two words, then the number of values in it.
+    Sum {
+        kind: SumKind,
+        column: usize,
+        word: usize,
+    },
+}
+
+impl Accumulator {
+    pub(super) fn sum(field: &Field, column: usize, word: usize) -> Result<Self, TaskError> {
+        let kind = match field.data_type() {
+            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => SumKind::Integer,
+            DataType::Float32 | DataType::Float64 => SumKind::Float,
+            DataType::Decimal128(_, scale) => SumKind::Decimal { scale: *scale },
+            other => {
+                let name = field.name();
+                return Err(TaskError::BadProgram(format!(
+                    "SUM needs a number, but column '{name}' is {other}; cast it to BIGINT, DOUBLE or DECIMAL"
+                )));
+            }
+        };
+        Ok(Self::Sum { kind, column, word })
+    }
+
+    pub(super) const fn words(&self) -> usize {
+        match self {
+            Self::Count => 0,
+            Self::CountColumn { .. } => 1,
+            Self::Sum { kind, .. } => kind.words() + 1,
+        }
+    }
+
+    pub(super) const fn is_nullable(&self) -> bool {
+        matches!(self, Self::Sum { .. })
+    }
+
+    pub(super) const fn result_type(&self) -> DataType {
+        match self {
+            Self::Sum { kind: SumKind::Float, .. } => DataType::Float64,
+            Self::Sum { kind: SumKind::Decimal { scale }, .. } => {
+                DataType::Decimal128(DECIMAL128_MAX_PRECISION, *scale)
+            }
+            _ => DataType::Int64,
+        }
+    }
+
+    /// The word that counts the values of a sum.
+    pub(super) const fn values_word(kind: SumKind, word: usize) -> usize {
+        word + kind.words()
+    }
+
+    pub(super) fn stored_columns(&self, name: &str) -> Vec<AccumulatorColumn> {
+        match *self {
+            Self::Count => Vec::new(),
+            Self::CountColumn { word, .. } => vec![super::bigint(name, word)],
+            Self::Sum { kind, word, .. } => {
+                let values = Self::values_word(kind, word);
+                let data_type = self.result_type();
+                let sum = AccumulatorColumn { name: name.to_owned(), data_type, word, null_while_zero: Some(values) };
+                vec![sum, super::bigint(&format!("{name}$values"), values)]
+            }
+        }
+    }
+
+    /// Adds a batch.
+    pub(super) fn add(
+        &self,
+        new: &mut [u64],
+        words: usize,
+        slots: &[u32],
+        signs: &Signs,
+        rows: &RecordBatch,
+    ) -> Result<(), TaskError> {
+        match *self {
+            Self::Count => {}
+            Self::CountColumn { column, word } => count_values(new, words, word, slots, signs, rows.column(column)),
+            Self::Sum { kind, column, word } => {
+                let array = rows.column(column);
+                count_values(new, words, Self::values_word(kind, word), slots, signs, array);
+                add_sum(new, words, word, slots, signs, array)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the result differs.
+    pub(super) fn differs(&self, old: &[u64], new: &[u64]) -> bool {
+        match *self {
+            Self::Count => old[ROWS] != new[ROWS],
+            Self::CountColumn { word, .. } => old[word] != new[word],
+            Self::Sum { kind, word, .. } => {
+                let values = Self::values_word(kind, word);
+                let was_null = old[values] == 0;
+                was_null != (new[values] == 0) || (!was_null && old[word..values] != new[word..values])
+            }
+        }
+    }
+}
+
+impl SumKind {
+    const fn words(self) -> usize {
+        match self {
+            Self::Decimal { .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Counts rows.
+pub(super) fn count(new: &mut [u64], words: usize, word: usize, slots: &[u32], signs: &Signs) {
+    if signs.signs.is_empty() {
+        for slot in slots {
+            let count = &mut new[*slot as usize * words + word];
+            *count = count.wrapping_add(1);
+        }
+        return;
+    }
+    for (slot, sign) in slots.iter().zip(&signs.signs) {
+        let count = &mut new[*slot as usize * words + word];
+        *count = count.wrapping_add(*sign as u64);
+    }
+}
+
+fn count_values(new: &mut [u64], words: usize, word: usize, slots: &[u32], signs: &Signs, array: &dyn Array) {
+    let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) else {
+        return count(new, words, word, slots, signs);
+    };
+    for (row, slot) in slots.iter().enumerate() {
+        if nulls.is_valid(row) {
+            let count = &mut new[*slot as usize * words + word];
+            *count = count.wrapping_add(signs.of_row(row) as u64);
+        }
+    }
+}
+
+fn add_sum(
+    new: &mut [u64],
+    words: usize,
+    word: usize,
+    slots: &[u32],
+    signs: &Signs,
+    array: &ArrayRef,
+) -> Result<(), TaskError> {
+    let integer =
+        |sum: &mut [u64], value: i64, sign: i64| sum[0] = sum[0].wrapping_add(value.wrapping_mul(sign) as u64);
+    let float = |sum: &mut [u64], value: f64, sign: i64| {
+        sum[0] = (f64::from_bits(sum[0]) + if sign < 0 { -value } else { value }).to_bits();
+    };
+    let decimal = |sum: &mut [u64], value: i128, sign: i64| {
+        let added = decimal_of(sum).wrapping_add(value.wrapping_mul(i128::from(sign)));
+        sum.copy_from_slice(&decimal_words(added));
+    };
+    match array.data_type() {
+        DataType::Int64 => add_each::<Int64Type, 1>(new, words, word, slots, signs, array, integer),
+        DataType::Int32 => {
+            add_each::<Int32Type, 1>(new, words, word, slots, signs, array, |sum, v, sign| {
+                integer(sum, v.into(), sign)
+            });
+        }
+        DataType::Int16 => {
+            add_each::<Int16Type, 1>(new, words, word, slots, signs, array, |sum, v, sign| {
+                integer(sum, v.into(), sign)
+            });
+        }
+        DataType::Int8 => {
+            add_each::<Int8Type, 1>(new, words, word, slots, signs, array, |sum, v, sign| integer(sum, v.into(), sign));
+        }
+        DataType::Float64 => add_each::<Float64Type, 1>(new, words, word, slots, signs, array, float),
+        DataType::Float32 => {
+            add_each::<Float32Type, 1>(new, words, word, slots, signs, array, |sum, v, sign| {
+                float(sum, v.into(), sign)
+            });
+        }
+        DataType::Decimal128(..) => add_each::<Decimal128Type, 2>(new, words, word, slots, signs, array, decimal),
+        other => return Err(TaskError::Internal(format!("a SUM was planned over another type than {other}"))),
+    }
+    Ok(())
+}
+
+/// Adds the values of a column, NULLs left out, to sums of `N` words. Monomorphic: no call and no match per row.
+fn add_each<T: ArrowPrimitiveType, const N: usize>(
+    new: &mut [u64],
+    words: usize,
+    word: usize,
+    slots: &[u32],
+    signs: &Signs,
+    array: &ArrayRef,
+    add: impl Fn(&mut [u64], T::Native, i64),
+) {
+    let array: &PrimitiveArray<T> = array.as_primitive();
+    let place = |slot: u32| slot as usize * words + word;
+    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
+    if nulls.is_none() && signs.signs.is_empty() {
+        for (slot, value) in slots.iter().zip(array.values()) {
+            let at = place(*slot);
+            add(&mut new[at..at + N], *value, 1);
+        }
+        return;
+    }
+    for (row, (slot, value)) in slots.iter().zip(array.values()).enumerate() {
+        if nulls.is_none_or(|nulls| nulls.is_valid(row)) {
+            let at = place(*slot);
+            add(&mut new[at..at + N], *value, signs.of_row(row));
+        }
+    }
+}

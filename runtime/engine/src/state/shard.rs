@@ -1,0 +1,216 @@
+//! The keys of one key group: an index into rows of words.
+//!
+//! Word 0 of a row is the key: the BIGINT itself, or the position of the encoded key in the arena. The accumulators
+//! follow. The index is not part of a snapshot; a restore builds it anew.
+
+use super::arena::{Arena, FrozenArena};
+use super::cow::CopyOnWrite;
+use hashbrown::HashTable;
+use hashbrown::hash_table;
+use sluice_protocol::key_group::{self, encode};
+use std::sync::Arc;
+
+/// Rows of a chunk: what is copied when one row of it is written during a snapshot.
+pub(super) const CHUNK_ROWS: usize = 256;
+
+/// An index entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// The BIGINT key, or the hash of the encoded key.
+    word: u64,
+    pub(super) row: u32,
+    /// The key's position among the distinct keys of the batch that touched it last.
+    pub(super) slot: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    bigint: bool,
+    /// Words of a row.
+    width: usize,
+    index: HashTable<Entry>,
+    /// The NULL key among BIGINT keys.
+    null: Option<Entry>,
+    rows: Rows,
+    arena: Arena,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    chunks: Vec<CopyOnWrite<Vec<u64>>>,
+    count: usize,
+}
+
+/// The rows of a shard, shared.
+pub(super) struct FrozenShard {
+    pub(super) chunks: Vec<Arc<Vec<u64>>>,
+    pub(super) rows: usize,
+    pub(super) null_row: Option<u32>,
+    pub(super) arena: FrozenArena,
+}
+
+/// Spreads hashes whose upper bits are alike, as they are within a key group: the index takes its tags from them.
+const fn spread(hash: u64) -> u64 {
+    hash.rotate_left(32)
+}
+
+fn hash_bigint(word: u64) -> u64 {
+    key_group::hash(&encode::bigint(word as i64))
+}
+
+impl Rows {
+    fn push(&mut self, width: usize, key: u64) -> u32 {
+        let row = self.count;
+        if row.is_multiple_of(CHUNK_ROWS) {
+            self.chunks.push(CopyOnWrite::Owned(Vec::new()));
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            let chunk = chunk.get_mut();
+            chunk.push(key);
+            chunk.resize(chunk.len() + width - 1, 0);
+        }
+        self.count += 1;
+        row as u32
+    }
+
+    #[inline]
+    fn get(&self, width: usize, row: u32) -> &[u64] {
+        let (chunk, offset) = (row as usize / CHUNK_ROWS, row as usize % CHUNK_ROWS * width);
+        &self.chunks[chunk].get()[offset..offset + width]
+    }
+
+    #[inline]
+    fn get_mut(&mut self, width: usize, row: u32) -> &mut [u64] {
+        let (chunk, offset) = (row as usize / CHUNK_ROWS, row as usize % CHUNK_ROWS * width);
+        &mut self.chunks[chunk].get_mut()[offset..offset + width]
+    }
+
+    fn pop(&mut self, width: usize) {
+        self.count -= 1;
+        if let Some(chunk) = self.chunks.last_mut() {
+            let chunk = chunk.get_mut();
+            chunk.truncate(chunk.len() - width);
+            if chunk.is_empty() {
+                self.chunks.pop();
+            }
+        }
+    }
+}
+
+impl Shard {
+    pub(super) fn new(accumulator_words: usize, bigint: bool) -> Self {
+        Self {
+            bigint,
+            width: accumulator_words + 1,
+            index: HashTable::new(),
+            null: None,
+            rows: Rows::default(),
+            arena: Arena::default(),
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.rows.count
+    }
+
+    #[inline]
+    pub(super) fn bigint_key(&mut self, hash: u64, key: i64) -> &mut Entry {
+        let word = key as u64;
+        let found = self.index.entry(spread(hash), |entry| entry.word == word, |entry| spread(hash_bigint(entry.word)));
+        match found {
+            hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
+            hash_table::Entry::Vacant(vacant) => {
+                let row = self.rows.push(self.width, word);
+                vacant.insert(Entry { word, row, slot: u32::MAX }).into_mut()
+            }
+        }
+    }
+
+    pub(super) fn null_key(&mut self) -> &mut Entry {
+        let (rows, width) = (&mut self.rows, self.width);
+        self.null.get_or_insert_with(|| Entry { word: 0, row: rows.push(width, 0), slot: u32::MAX })
+    }
+
+    #[inline]
+    pub(super) fn encoded_key(&mut self, hash: u64, key: &[u8]) -> &mut Entry {
+        let (rows, arena, width) = (&mut self.rows, &mut self.arena, self.width);
+        let found = self.index.entry(
+            spread(hash),
+            |entry| entry.word == hash && arena.get(rows.get(width, entry.row)[0]) == key,
+            |entry| spread(entry.word),
+        );
+        match found {
+            hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
+            hash_table::Entry::Vacant(vacant) => {
+                let row = rows.push(width, arena.push(key));
+                vacant.insert(Entry { word: hash, row, slot: u32::MAX }).into_mut()
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn accumulators(&self, row: u32) -> &[u64] {
+        &self.rows.get(self.width, row)[1..]
+    }
+
+    #[inline]
+    pub(super) fn accumulators_mut(&mut self, row: u32) -> &mut [u64] {
+        &mut self.rows.get_mut(self.width, row)[1..]
+    }
+
+    /// Removes a row; the last one takes its place.
+    pub(super) fn remove(&mut self, row: u32) {
+        let key = self.rows.get(self.width, row)[0];
+        if self.null.is_some_and(|null| null.row == row) {
+            self.null = None;
+        } else if let Ok(entry) = self.index.find_entry(self.spread_hash_of(key), |entry| entry.row == row) {
+            entry.remove();
+        }
+        if !self.bigint {
+            self.arena.drop_key(key);
+        }
+        let last = (self.rows.count - 1) as u32;
+        if row != last {
+            self.move_row(last, row);
+        }
+        self.rows.pop(self.width);
+        if self.arena.is_wasteful() {
+            self.rebuild_arena();
+        }
+    }
+
+    fn move_row(&mut self, from: u32, to: u32) {
+        let words = self.rows.get(self.width, from).to_vec();
+        let hash = self.spread_hash_of(words[0]);
+        self.rows.get_mut(self.width, to).copy_from_slice(&words);
+        let moved = match &mut self.null {
+            Some(null) if null.row == from => Some(null),
+            _ => self.index.find_mut(hash, |entry| entry.row == from),
+        };
+        if let Some(entry) = moved {
+            entry.row = to;
+        }
+    }
+
+    fn spread_hash_of(&self, key: u64) -> u64 {
+        spread(if self.bigint { hash_bigint(key) } else { key_group::hash(self.arena.get(key)) })
+    }
+
+    fn rebuild_arena(&mut self) {
+        let mut arena = Arena::default();
+        for row in 0..self.rows.count as u32 {
+            let position = self.rows.get(self.width, row)[0];
+            self.rows.get_mut(self.width, row)[0] = arena.push(self.arena.get(position));
+        }
+        self.arena = arena;
+    }
+
+    pub(super) fn freeze(&mut self) -> FrozenShard {
+        FrozenShard {
+            chunks: self.rows.chunks.iter_mut().map(CopyOnWrite::freeze).collect(),
+            rows: self.rows.count,
+            null_row: self.null.map(|null| null.row),
+            arena: self.arena.freeze(),
+        }
+    }
+}

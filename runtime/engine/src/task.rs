@@ -1,0 +1,452 @@
+//! A task: one subtask of a chain, as a state machine that is stepped (design §3; protocol.md B1, B4, B5).
+//!
+//! It owns its source or input gate, its operators, its sink or output edges, and the order of things between them.
+//! It reads no clock, knows no thread and no socket: [`crate::runner`] steps it on a thread of its own, the
+//! simulation by hand. Nothing in it blocks, except what a source or sink does when it is opened.
+//!
+//! # How it is used
+//! ```text
+//! let mut task = Task::new(TaskDescription { … }, waker);   // creates and opens nothing yet, cannot fail
+//! let handle = task.handle();                               // commands, from any thread: trigger, cancel, …
+//! let metrics = task.metrics();                             // counters, from any thread
+//! loop {
+//!     let step = task.step(now);
+//!     for event in task.take_events() { … }                 // Running, Snapshot, Finished, Failed, …
+//!     match step {
+//!         Step::Worked => {}                                // step again
+//!         Step::Idle { until } | Step::Blocked { until } => { /* wait for the waker, or until then */ }
+//!         Step::Ended => break,                             // failed or cancelled; drop it
+//!     }
+//! }
+//! ```
+//!
+//! # The order within a step ([`Task::step`])
+//! 1. Commands are taken from the mailbox.
+//! 2. The first step opens operators, sink and source with the restored state → [`TaskEvent::Running`].
+//! 3. A barrier or an end that waits for the sink to be flushed is tried again; meanwhile no input is taken.
+//! 4. A triggered barrier is taken, between two batches, also under back-pressure.
+//! 5. Rows that lingered for the buffer timeout are sent on.
+//! 6. While an output is full, no input is taken (B4).
+//! 7. One batch, or one event of the gate, is processed.
+//!
+//! # A barrier ([`Task::take_barrier`])
+//! Operators and edges flush what lingers (B1); the sink flushes until all has arrived; each operator freezes its
+//! state; the barrier goes to all outputs; [`TaskEvent::Snapshot`] carries the frozen state to whoever writes it
+//! ([`TaskSnapshot::write`], off the task's thread). A task that has finished goes on taking barriers.
+
+mod chain;
+mod mailbox;
+mod metrics;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use crate::channel::InputChannel;
+use crate::error::TaskError;
+use crate::input_gate::{GateEvent, InputGate};
+use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
+use crate::partition::EdgeOutput;
+use crate::program::VertexProgram;
+use crate::source::{Source, SourceContext, SourcePoll};
+use chain::Chain;
+use mailbox::Command;
+pub use mailbox::TaskHandle;
+pub use metrics::TaskMetrics;
+use metrics::{Activity, Meter};
+use sluice_protocol::message::Barrier;
+use sluice_protocol::{CheckpointId, KeyGroupRange, OperatorUid, SubtaskId, TimeSpan, Timestamp};
+use snapshot::SnapshotDraft;
+pub use snapshot::TaskSnapshot;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Settings of a task.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskOptions {
+    /// Rows asked of a source at once.
+    pub batch_rows: usize,
+    /// Rows that linger are sent after this time.
+    pub buffer_timeout: TimeSpan,
+}
+
+impl Default for TaskOptions {
+    fn default() -> Self {
+        Self { batch_rows: 4096, buffer_timeout: TimeSpan::from_millis(100) }
+    }
+}
+
+/// Everything a task is made of.
+pub struct TaskDescription {
+    /// Which subtask.
+    pub subtask: SubtaskId,
+    /// Number of subtasks of its vertex.
+    pub parallelism: u32,
+    /// Number of key groups of the job.
+    pub max_parallelism: u16,
+    /// What runs: `program.vertices[subtask.vertex]`.
+    pub program: VertexProgram,
+    /// All channels of all input edges; empty for a chain that begins with a source.
+    pub inputs: Vec<InputChannel>,
+    /// The output edges in the order of the graph; empty for a chain that ends with a sink.
+    pub outputs: Vec<EdgeOutput>,
+    /// Whether the job was restored from a checkpoint.
+    pub restored: bool,
+    /// What each operator restores; operators that are not named start empty.
+    pub state: BTreeMap<OperatorUid, RestoredState>,
+    /// Settings.
+    pub options: TaskOptions,
+    /// The time, for sources and sinks.
+    pub clock: Clock,
+}
+
+/// What a task has to tell.
+#[derive(Debug)]
+pub enum TaskEvent {
+    /// State is restored; input is read from now on.
+    Running,
+    /// All input was read and all results are out. The task lives on for checkpoints.
+    Finished,
+    /// Its part of a checkpoint is frozen.
+    Snapshot(TaskSnapshot),
+    /// It cannot take part in this checkpoint.
+    Declined {
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Why.
+        error: TaskError,
+    },
+    /// It has failed and will do nothing more.
+    Failed(TaskError),
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Something was done; there may be more.
+    Worked,
+    /// There is no input. Step again when the waker is called, or at this time.
+    Idle {
+        /// When rows that linger are due.
+        until: Option<Timestamp>,
+    },
+    /// An output or the sink has no room. Step again when the waker is called, or at this time.
+    Blocked {
+        /// When rows that linger are due.
+        until: Option<Timestamp>,
+    },
+    /// Failed or cancelled: there is nothing more to do.
+    Ended,
+}
+
+/// Where the rows come from.
+enum Input {
+    Source { uid: OperatorUid, source: Box<dyn Source> },
+    Gate(InputGate),
+}
+
+/// What waits for the sink to be flushed.
+enum Waiting {
+    Barrier(SnapshotDraft),
+    End,
+}
+
+/// Created and opened in the first step.
+struct Running {
+    input: Input,
+    chain: Chain,
+    waiting: Option<Waiting>,
+    finished: bool,
+}
+
+enum Phase {
+    New(Box<TaskDescription>),
+    Running(Box<Running>),
+    Ended,
+}
+
+/// One subtask of a chain.
+pub struct Task {
+    subtask: SubtaskId,
+    options: TaskOptions,
+    waker: Waker,
+    mailbox: TaskHandle,
+    meter: Meter,
+    events: Vec<TaskEvent>,
+    triggers: VecDeque<Barrier>,
+    /// Checkpoints that were given up: their barriers are forwarded, but no state is frozen for them.
+    aborted: VecDeque<CheckpointId>,
+    /// When rows first lingered.
+    lingers_since: Option<Timestamp>,
+    phase: Phase,
+}
+
+impl Task {
+    /// A task that begins with its first step. The waker is called from any thread when there is input, room or a
+    /// command.
+    #[must_use]
+    pub fn new(description: TaskDescription, waker: Waker) -> Self {
+        Self {
+            subtask: description.subtask,
+            options: description.options,
+            mailbox: TaskHandle::new(Waker::clone(&waker)),
+            waker,
+            meter: Meter::default(),
+            events: Vec::new(),
+            triggers: VecDeque::new(),
+            aborted: VecDeque::new(),
+            lingers_since: None,
+            phase: Phase::New(Box::new(description)),
+        }
+    }
+
+    /// Which subtask it is.
+    #[must_use]
+    pub const fn subtask(&self) -> SubtaskId {
+        self.subtask
+    }
+
+    /// Takes commands for it.
+    #[must_use]
+    pub fn handle(&self) -> TaskHandle {
+        self.mailbox.clone()
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<TaskMetrics> {
+        Arc::clone(&self.meter.metrics)
+    }
+
+    /// What it has to tell since the last call.
+    pub fn take_events(&mut self) -> Vec<TaskEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Does the next piece of work.
+    pub fn step(&mut self, now: Timestamp) -> Step {
+        self.meter.pass(now);
+        let step = self.try_step(now).unwrap_or_else(|error| {
+            self.fail(error);
+            Step::Ended
+        });
+        self.meter.now_doing(match step {
+            Step::Worked => Activity::Busy,
+            Step::Idle { .. } | Step::Ended => Activity::Idle,
+            Step::Blocked { .. } => Activity::BackPressured,
+        });
+        step
+    }
+
+    /// Ends it with this failure, as when its code has panicked.
+    pub fn fail(&mut self, error: TaskError) {
+        self.phase = Phase::Ended;
+        self.events.push(TaskEvent::Failed(error));
+    }
+
+    fn try_step(&mut self, now: Timestamp) -> Result<Step, TaskError> {
+        self.take_commands();
+        let mut running = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Ended => return Ok(Step::Ended),
+            Phase::New(description) => {
+                self.phase = Phase::Running(Box::new(self.open(*description)?));
+                self.events.push(TaskEvent::Running);
+                return Ok(Step::Worked);
+            }
+            Phase::Running(running) => running,
+        };
+        let step = self.step_running(&mut running, now)?;
+        self.phase = Phase::Running(running);
+        Ok(step)
+    }
+
+    fn take_commands(&mut self) {
+        while let Some(command) = self.mailbox.take() {
+            match command {
+                Command::Trigger(barrier) => self.triggers.push_back(barrier),
+                Command::Completed(checkpoint) => {
+                    self.aborted.retain(|aborted| *aborted > checkpoint);
+                    if let Phase::Running(running) = &mut self.phase {
+                        running.checkpoint_completed(checkpoint);
+                    }
+                }
+                Command::Aborted(checkpoint) => {
+                    self.aborted.truncate(63);
+                    self.aborted.push_front(checkpoint);
+                }
+                Command::Cancel => self.phase = Phase::Ended,
+            }
+        }
+    }
+
+    fn open(&mut self, description: TaskDescription) -> Result<Running, TaskError> {
+        let TaskDescription { subtask, parallelism, max_parallelism, program, restored, mut state, clock, .. } =
+            description;
+        let context = |uid: &OperatorUid| OperatorContext {
+            uid: uid.clone(),
+            subtask: subtask.index,
+            parallelism,
+            key_groups: KeyGroupRange::of_subtask(subtask.index, parallelism, max_parallelism),
+            max_parallelism,
+        };
+        let mut restore = |uid: &OperatorUid| RestoredState { restored, ..state.remove(uid).unwrap_or_default() };
+        let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;
+        chain.set_waker(&self.waker);
+        chain.open(&context, &mut restore, &self.waker, &clock)?;
+        let input = match program.source {
+            Some((uid, factory)) => {
+                let mut source = factory.create()?;
+                let waker = Waker::clone(&self.waker);
+                source.open(SourceContext { operator: context(&uid), waker, clock }, restore(&uid))?;
+                Input::Source { uid, source }
+            }
+            None => {
+                let gate = InputGate::new(description.inputs);
+                gate.set_waker(&self.waker);
+                Input::Gate(gate)
+            }
+        };
+        Ok(Running { input, chain, waiting: None, finished: false })
+    }
+
+    fn step_running(&mut self, running: &mut Running, now: Timestamp) -> Result<Step, TaskError> {
+        if running.waiting.is_some() && !self.complete_waiting(running, now)? {
+            return Ok(Step::Blocked { until: None });
+        }
+        if let Some(barrier) = self.triggers.pop_front() {
+            if matches!(running.input, Input::Source { .. }) {
+                self.take_barrier(running, barrier, TimeSpan(0), now, now)?;
+            }
+            return Ok(Step::Worked);
+        }
+        let due = self.send_lingering(running, now)?;
+        if !running.chain.has_room()? {
+            return Ok(Step::Blocked { until: due });
+        }
+        if !self.take_input(running, now)? {
+            return Ok(Step::Idle { until: self.lingers_since.map(|since| since.plus(self.options.buffer_timeout)) });
+        }
+        Ok(Step::Worked)
+    }
+
+    /// Sends rows that have lingered long enough; returns when the next are due.
+    fn send_lingering(&mut self, running: &mut Running, now: Timestamp) -> Result<Option<Timestamp>, TaskError> {
+        let Some(since) = self.lingers_since else { return Ok(None) };
+        let due = since.plus(self.options.buffer_timeout);
+        if now < due {
+            return Ok(Some(due));
+        }
+        running.chain.flush_where_room()?;
+        self.lingers_since = if running.chain.lingers() { Some(now) } else { None };
+        Ok(self.lingers_since.map(|since| since.plus(self.options.buffer_timeout)))
+    }
+
+    /// Processes one piece of input; says whether there was one.
+    fn take_input(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
+        match &mut running.input {
+            Input::Source { .. } if running.finished => return Ok(false),
+            Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
+                SourcePoll::Batch(batch) => {
+                    self.meter.rows_in(batch.len());
+                    running.chain.process(batch)?;
+                }
+                SourcePoll::Pending => return Ok(false),
+                SourcePoll::Finished => self.end(running, now)?,
+            },
+            Input::Gate(gate) => match gate.poll(now) {
+                None => return Ok(false),
+                Some(GateEvent::Batch(batch)) => {
+                    self.meter.rows_in(batch.len());
+                    running.chain.process(batch)?;
+                }
+                Some(GateEvent::Aligned { barrier, alignment, started_at }) => {
+                    self.take_barrier(running, barrier, alignment, started_at, now)?;
+                }
+                Some(GateEvent::Overtaken(checkpoint)) => self.events.push(TaskEvent::Declined {
+                    checkpoint,
+                    error: TaskError::Internal(format!(
+                        "the barrier of checkpoint {checkpoint} was overtaken by a later one at subtask {}",
+                        self.subtask
+                    )),
+                }),
+                Some(GateEvent::EndOfInput) => self.end(running, now)?,
+            },
+        }
+        self.meter.rows_out(running.chain.take_rows_out());
+        if self.lingers_since.is_none() && running.chain.lingers() {
+            self.lingers_since = Some(now);
+        }
+        Ok(true)
+    }
+
+    /// Flushes, and cuts the checkpoint as soon as the sink has let go of everything.
+    fn take_barrier(
+        &mut self,
+        running: &mut Running,
+        barrier: Barrier,
+        alignment: TimeSpan,
+        started_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), TaskError> {
+        running.chain.flush()?;
+        self.lingers_since = None;
+        running.waiting = Some(Waiting::Barrier(SnapshotDraft { barrier, alignment, started_at, flushed_from: now }));
+        self.complete_waiting(running, now).map(drop)
+    }
+
+    fn end(&mut self, running: &mut Running, now: Timestamp) -> Result<(), TaskError> {
+        running.finished = true;
+        running.chain.finish()?;
+        self.lingers_since = None;
+        running.waiting = Some(Waiting::End);
+        self.complete_waiting(running, now).map(drop)
+    }
+
+    /// Does what waits for the sink; says whether it could.
+    fn complete_waiting(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
+        if !running.chain.is_flushed()? {
+            return Ok(false);
+        }
+        match running.waiting.take() {
+            None => {}
+            Some(Waiting::Barrier(draft)) => self.cut(running, &draft, now)?,
+            Some(Waiting::End) => {
+                running.chain.send_end()?;
+                self.events.push(TaskEvent::Finished);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Freezes the state and forwards the barrier. A barrier is forwarded whatever becomes of the snapshot (B5).
+    fn cut(&mut self, running: &mut Running, draft: &SnapshotDraft, now: Timestamp) -> Result<(), TaskError> {
+        let checkpoint = draft.barrier.checkpoint;
+        if !self.aborted.contains(&checkpoint) {
+            let event = match running.freeze() {
+                Ok(operators) => TaskEvent::Snapshot(draft.complete(self.subtask, operators, now)),
+                Err(error) => TaskEvent::Declined { checkpoint, error },
+            };
+            self.events.push(event);
+        }
+        running.chain.send_barrier(draft.barrier)
+    }
+}
+
+impl Running {
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
+        if let Input::Source { source, .. } = &mut self.input {
+            source.checkpoint_completed(checkpoint);
+        }
+        self.chain.checkpoint_completed(checkpoint);
+    }
+
+    fn freeze(&mut self) -> Result<snapshot::FrozenOperators, TaskError> {
+        let mut frozen = snapshot::FrozenOperators::new();
+        if let Input::Source { uid, source } = &mut self.input {
+            let splits = source.snapshot()?;
+            let state = crate::operator::OperatorState { splits, ..Default::default() };
+            frozen.push((uid.clone(), Box::new(state)));
+        }
+        self.chain.freeze(&mut frozen)?;
+        Ok(frozen)
+    }
+}

@@ -1,0 +1,235 @@
+//! The operators of a chain and what stands at its end: a sink, or the output edges.
+//!
+//! Rows pass from operator to operator by a call each per batch. What the sink has no room for is kept here; the
+//! task takes no input while something is kept (B4).
+
+use super::snapshot::FrozenOperators;
+use crate::batch::Batch;
+use crate::channel::Frame;
+use crate::error::TaskError;
+use crate::operator::{Clock, Collector, Operator, OperatorContext, RestoredState, Waker};
+use crate::partition::{EdgeOutput, EdgeWriter};
+use crate::program::VertexProgram;
+use crate::sink::{Sink, SinkContext};
+use sluice_protocol::message::Barrier;
+use sluice_protocol::{CheckpointId, OperatorUid};
+use std::collections::VecDeque;
+
+pub(super) struct Chain {
+    uids: Vec<OperatorUid>,
+    operators: Vec<Box<dyn Operator>>,
+    end: End,
+}
+
+/// What stands at the end.
+struct End {
+    sink: Option<SinkEnd>,
+    edges: Vec<EdgeWriter>,
+    rows_out: u64,
+}
+
+struct SinkEnd {
+    uid: OperatorUid,
+    sink: Box<dyn Sink>,
+    kept: VecDeque<Batch>,
+}
+
+impl Chain {
+    pub(super) fn new(
+        program: &VertexProgram,
+        outputs: Vec<EdgeOutput>,
+        max_parallelism: u16,
+    ) -> Result<Self, TaskError> {
+        let sink = program.sink.as_ref().map(|(uid, factory)| -> Result<SinkEnd, TaskError> {
+            Ok(SinkEnd { uid: uid.clone(), sink: factory.create()?, kept: VecDeque::new() })
+        });
+        let edges = outputs.into_iter().map(|output| EdgeWriter::new(output, max_parallelism)).collect();
+        Ok(Self {
+            uids: program.operators.iter().map(|(uid, _)| uid.clone()).collect(),
+            operators: program.operators.iter().map(|(_, factory)| factory.create()).collect::<Result<_, _>>()?,
+            end: End { sink: sink.transpose()?, edges, rows_out: 0 },
+        })
+    }
+
+    pub(super) fn set_waker(&self, waker: &Waker) {
+        for edge in &self.end.edges {
+            edge.set_waker(waker);
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        context: &dyn Fn(&OperatorUid) -> OperatorContext,
+        restore: &mut dyn FnMut(&OperatorUid) -> RestoredState,
+        waker: &Waker,
+        clock: &Clock,
+    ) -> Result<(), TaskError> {
+        for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
+            operator.open(&context(uid), restore(uid))?;
+        }
+        if let Some(end) = &mut self.end.sink {
+            let (waker, clock) = (Waker::clone(waker), Clock::clone(clock));
+            end.sink.open(SinkContext { operator: context(&end.uid), waker, clock })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the end takes more rows. Gives the sink what was kept for it first.
+    pub(super) fn has_room(&mut self) -> Result<bool, TaskError> {
+        if let Some(end) = &mut self.end.sink
+            && !(end.write_kept()? && end.sink.is_writable()?)
+        {
+            return Ok(false);
+        }
+        Ok(self.end.edges.iter().all(EdgeWriter::has_room))
+    }
+
+    pub(super) fn process(&mut self, batch: Batch) -> Result<(), TaskError> {
+        through(&mut self.operators, &mut self.end, |first| first.collect(batch))
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.end.edges.iter().any(EdgeWriter::lingers) || self.operators.iter().any(|operator| operator.lingers())
+    }
+
+    /// Sends on what lingers, as far as there is room.
+    pub(super) fn flush_where_room(&mut self) -> Result<(), TaskError> {
+        if self.has_room()? {
+            return self.flush();
+        }
+        self.end.edges.iter_mut().try_for_each(EdgeWriter::flush_where_room)
+    }
+
+    /// Sends on what lingers, from the first operator to the edges.
+    pub(super) fn flush(&mut self) -> Result<(), TaskError> {
+        self.each_operator(|operator, out| operator.flush(out))?;
+        self.end.edges.iter_mut().try_for_each(EdgeWriter::flush)
+    }
+
+    /// All input was read: a last flush, and what the operators add at the end.
+    pub(super) fn finish(&mut self) -> Result<(), TaskError> {
+        self.flush()?;
+        self.each_operator(|operator, out| operator.finish(out))?;
+        self.end.edges.iter_mut().try_for_each(EdgeWriter::flush)
+    }
+
+    fn each_operator(
+        &mut self,
+        act: impl Fn(&mut dyn Operator, &mut dyn Collector) -> Result<(), TaskError>,
+    ) -> Result<(), TaskError> {
+        for index in 0..self.operators.len() {
+            let (before, rest) = self.operators.split_at_mut(index + 1);
+            let operator = &mut before[index];
+            let mut acted = Ok(());
+            through(rest, &mut self.end, |out| acted = act(operator.as_mut(), out))?;
+            acted?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing written is on its way any more.
+    pub(super) fn is_flushed(&mut self) -> Result<bool, TaskError> {
+        match &mut self.end.sink {
+            Some(end) => Ok(end.write_kept()? && end.sink.flush()?),
+            None => Ok(true),
+        }
+    }
+
+    pub(super) fn send_barrier(&mut self, barrier: Barrier) -> Result<(), TaskError> {
+        self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Barrier(barrier)))
+    }
+
+    pub(super) fn send_end(&mut self) -> Result<(), TaskError> {
+        self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::EndOfInput))
+    }
+
+    pub(super) fn freeze(&mut self, frozen: &mut FrozenOperators) -> Result<(), TaskError> {
+        for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
+            if let Some(writer) = operator.snapshot()? {
+                frozen.push((uid.clone(), writer));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
+        if let Some(end) = &mut self.end.sink {
+            end.sink.checkpoint_completed(checkpoint);
+        }
+    }
+
+    /// Rows that reached the end since the last call.
+    pub(super) const fn take_rows_out(&mut self) -> u64 {
+        std::mem::replace(&mut self.end.rows_out, 0)
+    }
+}
+
+impl End {
+    fn take(&mut self, batch: Batch) -> Result<(), TaskError> {
+        self.rows_out += batch.len() as u64;
+        if let Some(end) = &mut self.sink {
+            return end.take(batch);
+        }
+        let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
+        others.iter_mut().try_for_each(|edge| edge.write(batch.clone()))?;
+        last.write(batch)
+    }
+}
+
+impl SinkEnd {
+    fn take(&mut self, batch: Batch) -> Result<(), TaskError> {
+        if self.kept.is_empty() && self.sink.is_writable()? {
+            return self.sink.write(batch);
+        }
+        self.kept.push_back(batch);
+        Ok(())
+    }
+
+    /// Writes what was kept; says whether nothing is left.
+    fn write_kept(&mut self) -> Result<bool, TaskError> {
+        while let Some(batch) = self.kept.pop_front() {
+            if !self.sink.is_writable()? {
+                self.kept.push_front(batch);
+                return Ok(false);
+            }
+            self.sink.write(batch)?;
+        }
+        Ok(true)
+    }
+}
+
+/// The rest of a chain, as the operator before it sees it.
+struct Rest<'a> {
+    operators: &'a mut [Box<dyn Operator>],
+    end: &'a mut End,
+    failure: &'a mut Option<TaskError>,
+}
+
+impl Collector for Rest<'_> {
+    fn collect(&mut self, batch: Batch) {
+        if batch.is_empty() || self.failure.is_some() {
+            return;
+        }
+        let result = match self.operators.split_first_mut() {
+            None => self.end.take(batch),
+            Some((first, rest)) => {
+                let mut rest = Rest { operators: rest, end: self.end, failure: self.failure };
+                first.process(batch, &mut rest)
+            }
+        };
+        if let Err(error) = result {
+            self.failure.get_or_insert(error);
+        }
+    }
+}
+
+/// Lets `emit` send rows into these operators; the first failure of any of them comes back.
+fn through(
+    operators: &mut [Box<dyn Operator>],
+    end: &mut End,
+    emit: impl FnOnce(&mut dyn Collector),
+) -> Result<(), TaskError> {
+    let mut failure = None;
+    emit(&mut Rest { operators, end, failure: &mut failure });
+    failure.map_or(Ok(()), Err)
+}

@@ -1,0 +1,65 @@
+//! What a task counts. Written by the task alone, read by anyone.
+
+use sluice_protocol::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one task since it began. Times in milliseconds; busy, idle and back-pressured add up to its age.
+#[derive(Debug, Default)]
+pub struct TaskMetrics {
+    /// Rows read.
+    pub rows_in: AtomicU64,
+    /// Rows written to output edges or the sink.
+    pub rows_out: AtomicU64,
+    /// Time spent working.
+    pub busy_ms: AtomicU64,
+    /// Time spent without input.
+    pub idle_ms: AtomicU64,
+    /// Time spent without room in an output (B4).
+    pub back_pressured_ms: AtomicU64,
+}
+
+/// What a task does between two steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Activity {
+    Busy,
+    #[default]
+    Idle,
+    BackPressured,
+}
+
+/// Books time and rows.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    pub(super) metrics: Arc<TaskMetrics>,
+    activity: Activity,
+    since: Option<Timestamp>,
+}
+
+impl Meter {
+    /// Books the time since the last call on what was done meanwhile.
+    pub(super) fn pass(&mut self, now: Timestamp) {
+        let passed = self.since.map_or(0, |since| now.since(since).0);
+        self.since = Some(now);
+        if passed > 0 {
+            let counter = match self.activity {
+                Activity::Busy => &self.metrics.busy_ms,
+                Activity::Idle => &self.metrics.idle_ms,
+                Activity::BackPressured => &self.metrics.back_pressured_ms,
+            };
+            counter.fetch_add(passed, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) const fn now_doing(&mut self, activity: Activity) {
+        self.activity = activity;
+    }
+
+    pub(super) fn rows_in(&self, rows: usize) {
+        self.metrics.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn rows_out(&self, rows: u64) {
+        self.metrics.rows_out.fetch_add(rows, Ordering::Relaxed);
+    }
+}
