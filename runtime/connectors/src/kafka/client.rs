@@ -210,7 +210,7 @@ impl<C: ClientContext> Lookup<'_, C> {
 
     /// Wrong credentials and missing rights do not mend themselves by waiting a little.
     fn check_access(&self, what: &str, problem: RDKafkaErrorCode) -> Result<(), TaskError> {
-        use RDKafkaErrorCode::{Authentication, SaslAuthenticationFailed, Ssl, TopicAuthorizationFailed};
+        use RDKafkaErrorCode::{Authentication, SSL, SaslAuthenticationFailed, TopicAuthorizationFailed};
         if problem == TopicAuthorizationFailed {
             return Err(TaskError::Unavailable(format!(
                 "table '{}': the Kafka brokers at {} refuse access to {what}: the principal lacks the right. Grant it, \
@@ -219,7 +219,7 @@ impl<C: ClientContext> Lookup<'_, C> {
             )));
         }
         match self.log.last_error() {
-            Some((Authentication | SaslAuthenticationFailed | Ssl, text)) => Err(TaskError::Unavailable(format!(
+            Some((Authentication | SaslAuthenticationFailed | SSL, text)) => Err(TaskError::Unavailable(format!(
                 "table '{}': the Kafka brokers at {} do not accept the credentials or the certificate: {text}. Check \
                  'properties.security.protocol', 'properties.sasl.*' and 'properties.ssl.*'",
                 self.table, self.bootstrap_servers

@@ -1,0 +1,10 @@
+//! The Kafka source and sinks against a real broker, named by `SLUICE_TEST_KAFKA` (`127.0.0.1:9092`). Without it the
+//! tests skip and say so; with `CI=true` they fail instead.
+//!
+//! - `broker`: topics, records in and out by a plain client. - `task`: what the task loop does with a source or sink.
+
+mod broker;
+mod sink;
+mod source;
+mod speed;
+mod task;
