@@ -183,13 +183,7 @@ impl DataPlane {
     /// Opens a run: the queues are filled and emptied from now on. A run that was open before is closed to new
     /// connections.
     #[must_use]
-    pub fn open_run(
-        &self,
-        run: Run,
-        incoming: Vec<Incoming>,
-        outgoing: Vec<Outgoing>,
-        on_broken: OnBroken,
-    ) -> OpenRun {
+    pub fn open_run(&self, run: Run, incoming: Vec<Incoming>, outgoing: Vec<Outgoing>, on_broken: OnBroken) -> OpenRun {
         let mut by_peer: BTreeMap<TaskManagerId, Vec<Incoming>> = BTreeMap::new();
         for queue in incoming {
             by_peer.entry(queue.peer.clone()).or_default().push(queue);
@@ -271,7 +265,8 @@ async fn accept(listener: std::net::TcpListener, inner: Arc<Inner>) {
 fn configure(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
-    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
+    let keepalive =
+        socket2::TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
     debug!(peer = ?stream.peer_addr().ok(), "data connection");

@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 
 /// How long open streams may take to deliver what was sent before the process ends.
@@ -87,7 +87,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
-    let server = serve(listener, &handle, args);
+    let server = serve(listener, &handle, &args.job, args.generation);
     drop(handle);
     let record = driver.run().await;
     // The streams end by themselves now that the control loop is gone; what was sent is still delivered.
@@ -114,16 +114,17 @@ fn master_config(args: &JobManagerArgs, job: &JobDescription, storage_uri: Optio
 }
 
 /// Serves both services until the control loop ends.
-fn serve(listener: TcpListener, handle: &DriverHandle, args: &JobManagerArgs) -> tokio::task::JoinHandle<()> {
+pub(crate) fn serve(
+    listener: TcpListener,
+    handle: &DriverHandle,
+    job: &JobId,
+    generation: Generation,
+) -> tokio::task::JoinHandle<()> {
     let router = sluice_rpc::transport::server()
         .add_service(sluice_rpc::gateway::service(sessions::Gateway::new(handle.clone())))
-        .add_service(sluice_rpc::control::service(control::Control::new(
-            handle.clone(),
-            args.job.clone(),
-            args.generation,
-        )));
+        .add_service(sluice_rpc::control::service(control::Control::new(handle.clone(), job.clone(), generation)));
     let ended = handle.ended();
-    let incoming = TcpListenerStream::new(listener);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     tokio::spawn(async move {
         if let Err(error) = router.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await {
             warn!("the RPC server ended: {error}");

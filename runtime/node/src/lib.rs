@@ -25,6 +25,8 @@ pub mod local;
 pub mod metrics;
 pub mod rest;
 pub mod task_manager;
+#[cfg(test)]
+mod tests;
 
 pub use job::{JobDescription, build_job, read_manifest};
 pub use job_manager::{JobManagerArgs, run_job_manager};

@@ -35,7 +35,9 @@ pub type ReadyCheck = Arc<dyn Fn() -> futures::future::BoxFuture<'static, bool> 
 
 /// A port that cannot be taken.
 #[derive(Debug, thiserror::Error)]
-#[error("--rest-port: cannot listen on {address}: {source}; choose another port with --rest-port, or 0 for any free one")]
+#[error(
+    "--rest-port: cannot listen on {address}: {source}; choose another port with --rest-port, or 0 for any free one"
+)]
 pub struct RestError {
     /// Which.
     pub address: SocketAddr,
@@ -121,5 +123,58 @@ async fn ready(State(views): State<Views>) -> Response {
         "ok".into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "the control loop does not answer").into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TaskMetrics;
+    use futures::FutureExt as _;
+    use sluice_protocol::status::JobState;
+    use std::net::Ipv4Addr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    fn views() -> Views {
+        let status = JobStatus { state: JobState::Running, completed_checkpoints: 3, ..JobStatus::default() };
+        let task = TaskMetrics { name: "Source".to_owned(), rows_in: 42, ..TaskMetrics::default() };
+        Views {
+            role: "local",
+            status: Some(watch::Sender::new(status).subscribe()),
+            tasks: Some(Arc::new(move || vec![task.clone()])),
+            ready: Arc::new(|| async { true }.boxed()),
+        }
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn every_path_answers() {
+        let server = RestServer::start((Ipv4Addr::LOCALHOST, 0).into(), views()).await.unwrap();
+        let body = get(server.address(), "/status").await;
+        let json: JobStatus = serde_json::from_str(body.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        assert_eq!((json.state, json.completed_checkpoints), (JobState::Running, 3));
+        let metrics = get(server.address(), "/metrics").await;
+        assert!(metrics.contains("sluice_job_checkpoints_completed_total 3"), "{metrics}");
+        let rows = r#"sluice_task_rows_in_total{vertex="0",name="Source",subtask="0"} 42"#;
+        assert!(metrics.contains(rows), "{metrics}");
+        for path in ["/", "/healthz", "/readyz"] {
+            assert!(get(server.address(), path).await.starts_with("HTTP/1.1 200"), "{path}");
+        }
+        assert!(get(server.address(), "/nothing").await.starts_with("HTTP/1.1 404"));
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_names_the_flag() {
+        let first = RestServer::start((Ipv4Addr::LOCALHOST, 0).into(), views()).await.unwrap();
+        let message = RestServer::start(first.address(), views()).await.err().unwrap().to_string();
+        assert!(message.contains("--rest-port") && message.contains(&first.address().to_string()), "{message}");
     }
 }

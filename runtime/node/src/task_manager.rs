@@ -87,18 +87,14 @@ async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
     let job = job::build_job(&manifest, &args.job)?;
     let storage = store::open_storage(&job.options)?;
     let data_runtime = DataRuntime::start()?;
-    let data_plane = DataPlane::bind(
-        &args.data_bind,
-        &args.job.uid,
-        args.id.clone(),
-        DEFAULT_WINDOW,
-        data_runtime.handle(),
-    )
-    .await
-    .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
+    let data_plane =
+        DataPlane::bind(&args.data_bind, &args.job.uid, args.id.clone(), DEFAULT_WINDOW, data_runtime.handle())
+            .await
+            .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
     let registration = registration(args, &job, &data_plane);
     let mut worker = Worker::new(registration, job, storage, Some(data_plane));
-    let views = Views { role: "taskmanager", status: None, tasks: Some(worker.task_view()), ready: worker.ready_check() };
+    let views =
+        Views { role: "taskmanager", status: None, tasks: Some(worker.task_view()), ready: worker.ready_check() };
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;

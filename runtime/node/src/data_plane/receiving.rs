@@ -60,7 +60,8 @@ async fn admit(
     let registered = wait_for_run(inner, &hello).await?;
     let queues = registered.incoming.lock().unwrap_or_else(PoisonError::into_inner).remove(&hello.from);
     let queues = queues.ok_or_else(|| {
-        let text = format!("TaskManager '{}' sends nothing to run {} here, or is connected already", hello.from, hello.run);
+        let text =
+            format!("TaskManager '{}' sends nothing to run {} here, or is connected already", hello.from, hello.run);
         DataPlaneError::Refused(text)
     })?;
     handshake::answer(stream, None).await?;
@@ -108,9 +109,9 @@ async fn take_frames(
         let frame = read_frame(&mut reader, length).await?;
         let header = codec::decode_header(&frame)?;
         header.check_run(registered.run)?;
-        let incoming = by_id
-            .get(&header.channel)
-            .ok_or_else(|| DataPlaneError::Ended(format!("{}: a frame for no channel of this sender", header.channel)))?;
+        let incoming = by_id.get(&header.channel).ok_or_else(|| {
+            DataPlaneError::Ended(format!("{}: a frame for no channel of this sender", header.channel))
+        })?;
         let (_, numbered) = codec::decode_frame(&frame, &incoming.schema)?;
         incoming.queue.push_received(numbered)?;
     }

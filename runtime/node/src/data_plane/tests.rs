@@ -54,7 +54,12 @@ struct Pair {
     receiver_broken: mpsc::UnboundedReceiver<Broken>,
 }
 
-fn open_sender(a: &DataPlane, b: &DataPlane, of: Run, channels: u32) -> (Vec<OutputChannel>, OpenRun, mpsc::UnboundedReceiver<Broken>) {
+fn open_sender(
+    a: &DataPlane,
+    b: &DataPlane,
+    of: Run,
+    channels: u32,
+) -> (Vec<OutputChannel>, OpenRun, mpsc::UnboundedReceiver<Broken>) {
     let (outputs, queues) = (0..channels).map(|to| channel(id(to), WINDOW)).unzip();
     let (on_broken, broken) = watched();
     let peer = TaskManagerId::from("b");
@@ -62,8 +67,13 @@ fn open_sender(a: &DataPlane, b: &DataPlane, of: Run, channels: u32) -> (Vec<Out
     (outputs, a.open_run(of, Vec::new(), vec![outgoing], on_broken), broken)
 }
 
-fn open_receiver(b: &DataPlane, of: Run, channels: u32) -> (Vec<InputChannel>, OpenRun, mpsc::UnboundedReceiver<Broken>) {
-    let (queues, inputs): (Vec<OutputChannel>, Vec<InputChannel>) = (0..channels).map(|to| channel(id(to), WINDOW)).unzip();
+fn open_receiver(
+    b: &DataPlane,
+    of: Run,
+    channels: u32,
+) -> (Vec<InputChannel>, OpenRun, mpsc::UnboundedReceiver<Broken>) {
+    let (queues, inputs): (Vec<OutputChannel>, Vec<InputChannel>) =
+        (0..channels).map(|to| channel(id(to), WINDOW)).unzip();
     let incoming = queues.into_iter().map(|queue| Incoming { peer: TaskManagerId::from("a"), queue, schema: schema() });
     let (on_broken, broken) = watched();
     (inputs, b.open_run(of, incoming.collect(), Vec::new(), on_broken), broken)

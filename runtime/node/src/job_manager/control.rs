@@ -5,9 +5,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
-use sluice_rpc::control::{
-    CommandReply, CommandRequest, JobManagerControl, StatusUpdate, WatchRequest, status_update,
-};
+use sluice_rpc::control::{CommandReply, CommandRequest, JobManagerControl, StatusUpdate, WatchRequest, status_update};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use tokio_stream::wrappers::WatchStream;

@@ -7,7 +7,7 @@ use super::store::{self, Storage};
 use crate::edge;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
-use sluice_protocol::failure::{ExitKind, ExitRecord, Failure};
+use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Action, Command, Event, JobMaster, JobMasterConfig, SessionId};
 use sluice_protocol::message::ToTaskManager;
 use sluice_protocol::status::{JobState, JobStatus};
@@ -179,8 +179,7 @@ impl Driver {
 
     /// Runs until the job ends, and says how.
     pub(crate) async fn run(mut self) -> ExitRecord {
-        let record = self.start_probe().unwrap_or(None);
-        let record = match record {
+        let record = match self.start_probe() {
             Some(record) => record,
             None => self.drive().await,
         };
@@ -272,23 +271,23 @@ impl Driver {
     fn publish(&mut self, now: Timestamp) {
         let Phase::Deciding(master) = &self.phase else { return };
         let status = master.status();
-        let heard_only = same_but_heard(&self.status.borrow(), &status);
+        let heard_only = same_but_heard(&self.status.borrow(), status);
         if heard_only && now.since(self.published_at) < HEARD_INTERVAL {
             return;
         }
         self.published_at = now;
         self.status.send_if_modified(|published| {
-            let modified = *published != status;
+            let modified = *published != *status;
             *published = status.clone();
             modified
         });
     }
 
     /// Begins to ask the store; with nothing to ask, decisions begin at once.
-    fn start_probe(&mut self) -> Result<Option<ExitRecord>, Failure> {
-        let Phase::Probing { config, .. } = &self.phase else { return Ok(None) };
+    fn start_probe(&mut self) -> Option<ExitRecord> {
+        let Phase::Probing { config, .. } = &self.phase else { return None };
         if config.storage_uri.is_none() {
-            return Ok(self.begin(None));
+            return self.begin(None);
         }
         let probe = store::Probe::new(&self.storage, &config.job);
         let sender = self.sender.clone();
@@ -300,7 +299,7 @@ impl Driver {
                 () = probe.run(patience, |report| sender.send(Input::Probe(report))) => {}
             }
         });
-        Ok(None)
+        None
     }
 
     fn take_probe(&mut self, report: store::ProbeReport) -> Option<ExitRecord> {

@@ -6,11 +6,11 @@
 use super::driver::Patience;
 use crate::edge::SystemRandom;
 use sluice_protocol::failure::Failure;
-use sluice_protocol::options::JobOptions;
-use sluice_protocol::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use sluice_protocol::ledger::read::{LedgerReader, ReadStep};
 use sluice_protocol::ledger::{Entry, LedgerError};
+use sluice_protocol::options::JobOptions;
 use sluice_protocol::paths::JobPaths;
+use sluice_protocol::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use sluice_protocol::{JobId, RandomSource as _};
 use sluice_storage::{MemoryStore, StoreDeadlines, StoreExecutor, open_store};
 use std::sync::Arc;
@@ -62,13 +62,22 @@ pub(crate) async fn execute(executor: &StoreExecutor, operation: StoreOperation)
     // The store's own deadlines come first; this one is for what they forget.
     let deadlines = StoreDeadlines::default();
     let deadline = 3 * (deadlines.connect + deadlines.attempt) + Duration::from_secs(megabytes);
-    let named = format!("{operation:.60?}");
+    let named = describe(&operation);
     tokio::time::timeout(deadline, executor.execute(operation)).await.unwrap_or_else(|_| {
         StoreReply::Failed(StoreFailure {
             kind: StoreFailureKind::Unreachable,
             message: format!("the checkpoint storage did not answer within {deadline:?}: {named}"),
         })
     })
+}
+
+fn describe(operation: &StoreOperation) -> String {
+    match operation {
+        StoreOperation::PutIfAbsent { key, .. } => format!("put of '{key}'"),
+        StoreOperation::Get { key } => format!("get of '{key}'"),
+        StoreOperation::List { prefix, .. } => format!("list of '{prefix}'"),
+        StoreOperation::Delete { keys } => format!("delete of {} objects", keys.len()),
+    }
 }
 
 /// What asking the store brought.

@@ -66,12 +66,7 @@ impl From<LedgerReadError> for TakeError {
     }
 }
 
-async fn try_take(
-    storage: &Storage,
-    namespace: &str,
-    name: &str,
-    start: &LocalStart,
-) -> Result<Identity, TakeError> {
+async fn try_take(storage: &Storage, namespace: &str, name: &str, start: &LocalStart) -> Result<Identity, TakeError> {
     let job = |uid: String| JobId { namespace: namespace.to_owned(), name: name.to_owned(), uid };
     let directive = |seen, start| Directive { id: format!("local-{}", edge::random_id()), seen, start };
     let start = match start {

@@ -30,7 +30,14 @@ pub(crate) fn plan(job: &JobDescription, own: &TaskManagerId, deployment: &Deplo
     let graph = &job.program.graph;
     let places: BTreeMap<SubtaskId, &Placement> =
         deployment.placement.iter().map(|placement| (placement.subtask, placement)).collect();
-    let mut wiring = Wiring { own, places, inputs: BTreeMap::new(), outputs: BTreeMap::new(), incoming: Vec::new(), outgoing: BTreeMap::new() };
+    let mut wiring = Wiring {
+        own,
+        places,
+        inputs: BTreeMap::new(),
+        outputs: BTreeMap::new(),
+        incoming: Vec::new(),
+        outgoing: BTreeMap::new(),
+    };
     for (number, edge) in graph.edges.iter().enumerate() {
         wiring.connect_edge(job, number, edge)?;
     }

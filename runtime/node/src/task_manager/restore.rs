@@ -31,9 +31,9 @@ pub(crate) async fn fetch(
     equipment: &Equipment,
     tasks: &[TaskDeployment],
 ) -> Result<BTreeMap<SubtaskId, TaskState>, Failure> {
-    let paths: BTreeSet<&str> = tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
-    let files: BTreeMap<&str, Bytes> = futures::stream::iter(paths)
-        .map(|path| async move { fetch_file(equipment, path).await.map(|bytes| (path, bytes)) })
+    let paths: BTreeSet<String> = tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
+    let files: BTreeMap<String, Bytes> = futures::stream::iter(paths)
+        .map(|path| async move { fetch_file(equipment, &path).await.map(|bytes| (path, bytes)) })
         .buffer_unordered(PARALLEL)
         .try_collect()
         .await?;
@@ -46,9 +46,9 @@ pub(crate) async fn fetch(
     Ok(states)
 }
 
-fn file_paths(state: &SubtaskState) -> impl Iterator<Item = &str> {
+fn file_paths(state: &SubtaskState) -> impl Iterator<Item = String> {
     state.operators.iter().flat_map(|operator| &operator.keyed).filter_map(|keyed| match &keyed.data {
-        StateData::File { path, .. } => Some(path.as_str()),
+        StateData::File { path, .. } => Some(path.clone()),
         StateData::Inline { .. } => None,
     })
 }
@@ -84,7 +84,7 @@ fn assemble(
     equipment: &Equipment,
     subtask: SubtaskId,
     restore: &SubtaskState,
-    files: &BTreeMap<&str, Bytes>,
+    files: &BTreeMap<String, Bytes>,
 ) -> Result<TaskState, Failure> {
     let program = &equipment.job.program;
     let vertex = subtask.vertex.0 as usize;
@@ -101,7 +101,7 @@ fn assemble(
             }
             let bytes = match &keyed.data {
                 StateData::Inline { bytes } => Bytes::from(bytes.clone()),
-                StateData::File { path, .. } => files.get(path.as_str()).cloned().ok_or_else(|| {
+                StateData::File { path, .. } => files.get(path).cloned().ok_or_else(|| {
                     Failure::external("StateUnreadable", format!("state file {path} was not fetched"))
                 })?,
             };

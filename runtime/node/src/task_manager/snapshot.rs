@@ -121,7 +121,11 @@ async fn upload(equipment: &Equipment, place: Place, sequence: u32, bytes: Vec<u
     let key = format!("{directory}/{name}");
     let size = bytes.len() as u64;
     let failed = |message: String| {
-        Failure::restart("UploadFailed", Fault::External, format!("checkpoint {checkpoint}, subtask {subtask}: {message}"))
+        Failure::restart(
+            "UploadFailed",
+            Fault::External,
+            format!("checkpoint {checkpoint}, subtask {subtask}: {message}"),
+        )
     };
     match equipment.storage.executor.home().put_if_absent(&key, bytes.into()).await {
         // The nonce makes the name ours alone: who finds it taken has put it before, with these bytes.

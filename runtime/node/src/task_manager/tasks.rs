@@ -120,6 +120,13 @@ impl ActiveRun {
     }
 }
 
+impl Drop for ActiveRun {
+    fn drop(&mut self) {
+        // A worker that is dropped in the middle leaves no task behind.
+        self.cancel();
+    }
+}
+
 /// Lives in a task's callback, which is dropped when its thread ends.
 struct Teller {
     run: Run,

@@ -21,6 +21,7 @@ use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTask
 use sluice_protocol::{CheckpointId, Run, SubtaskId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -79,6 +80,8 @@ pub(crate) struct Worker {
     /// The newest run that was ever deployed here.
     newest: Run,
     cancelled_at: Option<Instant>,
+    /// Whether a session is being served.
+    serving: Arc<AtomicBool>,
 }
 
 /// What a session is served with.
@@ -133,6 +136,7 @@ impl Worker {
             pending: None,
             newest: Run::default(),
             cancelled_at: None,
+            serving: Arc::default(),
         }
     }
 
@@ -142,12 +146,15 @@ impl Worker {
         Arc::new(move || board.view())
     }
 
-    /// For `/readyz`. A worker between two sessions sleeps, and counts as alive.
+    /// For `/readyz`. A worker that looks for its JobManager has no loop to ask, and counts as ready.
     pub(crate) fn ready_check(&self) -> ReadyCheck {
-        let sender = self.sender.clone();
+        let (sender, serving) = (self.sender.clone(), Arc::clone(&self.serving));
         Arc::new(move || {
-            let sender = sender.clone();
+            let (sender, serving) = (sender.clone(), Arc::clone(&serving));
             let asked = async move {
+                if !serving.load(Ordering::Relaxed) {
+                    return true;
+                }
                 let (answer, answered) = oneshot::channel();
                 sender.send(Input::Ping(answer)).is_ok() && answered.await.is_ok()
             };
@@ -158,14 +165,18 @@ impl Worker {
     /// Registers and does what the JobManager says, until the session ends and no task runs any more.
     pub(crate) async fn serve(&mut self, session: Session) -> SessionOutcome {
         let Session { outgoing, mut incoming } = session;
-        let mut link = Link { outgoing, registered: false, heard: Instant::now(), heartbeat_timeout: REGISTRATION_ANSWER };
+        let mut link =
+            Link { outgoing, registered: false, heard: Instant::now(), heartbeat_timeout: REGISTRATION_ANSWER };
+        self.serving.store(true, Ordering::Relaxed);
         link.send(FromTaskManager::Register(self.registration.clone()));
         let outcome = self.exchange(&mut link, &mut incoming).await;
         // Nothing of a session outlives it: a new one begins without tasks.
         drop(incoming);
         self.pending = None;
         self.cancel_active();
-        match self.wait_for_end(&link).await {
+        let ended = self.wait_for_end(&link).await;
+        self.serving.store(false, Ordering::Relaxed);
+        match ended {
             Ok(()) => outcome,
             Err(message) => SessionOutcome::Stuck(message),
         }
@@ -260,9 +271,11 @@ impl Worker {
             Err(failure) => return fail_all(link, deployment, &failure),
         };
         let has_remote = !plan.incoming.is_empty() || !plan.outgoing.is_empty();
-        let open = self.data_plane.as_ref().filter(|_| has_remote).map(|data_plane| {
-            data_plane.open_run(run, plan.incoming, plan.outgoing, self.on_broken())
-        });
+        let open = self
+            .data_plane
+            .as_ref()
+            .filter(|_| has_remote)
+            .map(|data_plane| data_plane.open_run(run, plan.incoming, plan.outgoing, self.on_broken()));
         let active = ActiveRun::new(run, deployment.state_directory.is_some(), plan.tasks, open);
         let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
         let tasks = deployment.tasks.clone();
@@ -353,7 +366,9 @@ impl Worker {
                 warn!(%run, %subtask, "the task failed: {error}");
                 link.send(FromTaskManager::TaskFailed { run, subtask, failure: error.to_failure() });
             }
-            TaskEvent::Declined { checkpoint, error } => self.decline(link, run, subtask, checkpoint, error.to_failure()),
+            TaskEvent::Declined { checkpoint, error } => {
+                self.decline(link, run, subtask, checkpoint, error.to_failure())
+            }
             TaskEvent::Snapshot(snapshot) => self.store(run, subtask, snapshot),
         }
     }
@@ -400,12 +415,7 @@ impl Worker {
         }
     }
 
-    fn take_restored(
-        &mut self,
-        link: &Link,
-        run: Run,
-        result: Result<BTreeMap<SubtaskId, TaskState>, Failure>,
-    ) {
+    fn take_restored(&mut self, link: &Link, run: Run, result: Result<BTreeMap<SubtaskId, TaskState>, Failure>) {
         let graph = &self.equipment.job.program.graph;
         let Some(active) = self.active.as_mut().filter(|active| active.run == run) else { return };
         if active.cancelled.is_cancelled() {

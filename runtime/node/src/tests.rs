@@ -1,0 +1,280 @@
+//! Whole jobs: in one process, and as a JobManager with two TaskManagers over loopback; what comes out of the sink is
+//! compared with counts made another way.
+
+mod collect;
+
+use crate::data_plane::DataPlane;
+use crate::edge;
+use crate::job::JobDescription;
+use crate::job_manager::driver::{Driver, DriverConfig, Patience};
+use crate::job_manager::{self, store};
+use crate::local::{LocalRun, LocalStart, run_local};
+use crate::metrics::TaskMetrics;
+use crate::task_manager::session;
+use crate::task_manager::worker::Worker;
+use collect::Collected;
+use sluice_engine::channel::DEFAULT_WINDOW;
+use sluice_engine::program::Program;
+use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::job_master::{Directive, JobMasterConfig, Planted, StartFrom};
+use sluice_protocol::message::Registration;
+use sluice_protocol::options::{CheckpointingSpec, JobOptions};
+use sluice_protocol::restart::FailureCounts;
+use sluice_protocol::status::{JobState, JobStatus};
+use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan};
+use sluice_rpc::control::ControlClient;
+use sluice_sql::PlanOptions;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const ROWS: i64 = 60_000;
+const KEYS: i64 = 10;
+
+fn options(storage: Option<&Path>) -> JobOptions {
+    let checkpointing = storage.map(|directory| {
+        let storage = format!("file://{}", directory.display());
+        let text =
+            serde_json::json!({"interval": "100ms", "storage": storage, "retained": 3, "tolerableFailures": 100});
+        serde_json::from_value::<CheckpointingSpec>(text).unwrap()
+    });
+    let restart = serde_json::json!({"fixedDelay": {"attempts": 5, "delay": "50ms"}});
+    JobOptions {
+        parallelism: 2,
+        checkpointing,
+        restart_strategy: Some(serde_json::from_value(restart).unwrap()),
+        buffer_timeout: TimeSpan::from_millis(10),
+        ..JobOptions::default()
+    }
+}
+
+/// Counts rows per key. The keys go round, so each of them comes `ROWS / KEYS` times.
+fn program(rows_per_second: Option<u32>, sink: &Collected) -> Program {
+    let rate = rows_per_second.map(|rate| format!(", 'rows-per-second'='{rate}'")).unwrap_or_default();
+    let sql = format!(
+        "CREATE TABLE numbers (n BIGINT) WITH ('connector'='datagen', 'number-of-rows'='{ROWS}', \
+           'fields.n.kind'='sequence', 'fields.n.start'='0', 'fields.n.end'='{}'{rate});
+         CREATE TABLE counts (k BIGINT, c BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
+         INSERT INTO counts SELECT n % {KEYS} AS k, COUNT(*) AS c FROM numbers GROUP BY n % {KEYS};",
+        ROWS - 1
+    );
+    let plan = PlanOptions { parallelism: 2, max_parallelism: 128 };
+    let mut program = sluice_sql::plan(&sql, &plan, &sluice_connectors::catalog()).unwrap();
+    sink.replace_sinks(&mut program);
+    program
+}
+
+fn expected() -> BTreeMap<i64, i64> {
+    (0..ROWS).fold(BTreeMap::new(), |mut counts, n| {
+        *counts.entry(n % KEYS).or_default() += 1;
+        counts
+    })
+}
+
+fn directory(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("sluice-node-{name}-{}", edge::random_id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+struct Local {
+    run: LocalRun,
+    statuses: mpsc::UnboundedReceiver<JobStatus>,
+}
+
+fn local(program: Program, options: JobOptions, start: LocalStart) -> Local {
+    let (sender, statuses) = mpsc::unbounded_channel();
+    let on_status = move |status: &JobStatus, _: &[TaskMetrics]| sender.send(status.clone()).unwrap_or(());
+    let run = LocalRun {
+        namespace: "default".to_owned(),
+        name: "counts".to_owned(),
+        program,
+        options,
+        start,
+        checkpoint_directory: PathBuf::from("unused"),
+        rest_bind: None,
+        on_status: Box::new(on_status),
+        stop: CancellationToken::new(),
+        abandon: CancellationToken::new(),
+    };
+    Local { run, statuses }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it takes too long")
+}
+
+async fn wait_for(statuses: &mut mpsc::UnboundedReceiver<JobStatus>, wanted: impl Fn(&JobStatus) -> bool) -> JobStatus {
+    within(async {
+        loop {
+            let status = statuses.recv().await.expect("the job ended first");
+            if wanted(&status) {
+                return status;
+            }
+        }
+    })
+    .await
+}
+
+fn assert_ended(record: &ExitRecord, kind: ExitKind) {
+    assert_eq!(record.kind, kind, "{record:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_without_checkpoints_runs_to_its_end() {
+    let sink = Collected::default();
+    let Local { run, .. } = local(program(None, &sink), options(None), LocalStart::Empty);
+    let started = std::time::Instant::now();
+    assert_ended(&within(run_local(run)).await, ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    let first = sink.first_at().unwrap().duration_since(started);
+    assert!(first < Duration::from_secs(1), "first output after {first:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_job_resumes_where_it_was() {
+    let storage = directory("resume");
+    let sink = Collected::default();
+    let Local { run, mut statuses } = local(program(Some(40_000), &sink), options(Some(&storage)), LocalStart::Empty);
+    let stop = run.stop.clone();
+    let job = tokio::spawn(run_local(run));
+    wait_for(&mut statuses, |status| status.completed_checkpoints >= 2).await;
+    stop.cancel();
+    assert_ended(&within(job).await.unwrap(), ExitKind::Stopped);
+    let half = sink.last_values();
+    assert!(half.values().sum::<i64>() < ROWS, "it was not stopped in the middle: {half:?}");
+
+    let Local { run, mut statuses } = local(program(None, &sink), options(Some(&storage)), LocalStart::Resume);
+    let job = tokio::spawn(run_local(run));
+    let status = wait_for(&mut statuses, |status| status.state == JobState::Running).await;
+    assert_eq!(status.generation, Generation(2));
+    assert!(status.restored_from.is_some(), "{status:?}");
+    assert_ended(&within(job).await.unwrap(), ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    std::fs::remove_dir_all(storage).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_task_restarts_from_the_last_checkpoint() {
+    let storage = directory("restart");
+    let sink = Collected::default();
+    let Local { run, mut statuses } = local(program(Some(40_000), &sink), options(Some(&storage)), LocalStart::Empty);
+    let job = tokio::spawn(run_local(run));
+    wait_for(&mut statuses, |status| status.completed_checkpoints >= 2).await;
+    sink.fail_once();
+    let status = wait_for(&mut statuses, |status| status.attempt.0 == 2 && status.state == JobState::Running).await;
+    assert_eq!(status.failed_attempts, 1);
+    assert!(status.failures[0].failure.message.contains("the sink was told to fail"), "{:?}", status.failures);
+    assert!(status.restored_from.is_some());
+    assert_ended(&within(job).await.unwrap(), ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    std::fs::remove_dir_all(storage).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_to_resume_is_said() {
+    let storage = directory("nothing");
+    let Local { run, .. } = local(program(None, &Collected::default()), options(Some(&storage)), LocalStart::Resume);
+    let record = within(run_local(run)).await;
+    assert_ended(&record, ExitKind::UserError);
+    assert!(record.message.contains("--resume"), "{record:?}");
+    std::fs::remove_dir_all(storage).unwrap();
+}
+
+/// A JobManager with its servers, as a process has it, on a job that was not read from a file.
+struct Cluster {
+    job: JobDescription,
+    rpc: SocketAddr,
+    record: tokio::task::JoinHandle<ExitRecord>,
+}
+
+fn job_id() -> JobId {
+    JobId { namespace: "test".to_owned(), name: "counts".to_owned(), uid: "1".to_owned() }
+}
+
+async fn start_cluster(program: Program, options: JobOptions) -> Cluster {
+    let job = JobDescription { job: job_id(), program, options, restore: None };
+    let storage = store::open_storage(&job.options).unwrap();
+    let master = JobMasterConfig {
+        job: job.job.clone(),
+        generation: Generation(1),
+        process: ProcessId(edge::random_id()),
+        revision: 1,
+        directive: Directive { id: "r1".to_owned(), seen: 0, start: StartFrom::Continue },
+        graph: job.program.graph.clone(),
+        options: job.options.clone(),
+        storage_uri: storage.uri.clone(),
+        probed: None,
+        failures: FailureCounts::default(),
+        planted: Planted::default(),
+    };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let rpc = listener.local_addr().unwrap();
+    let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::WaitForStore });
+    let server = job_manager::serve(listener, &handle, &job.job, Generation(1));
+    drop(handle);
+    let record = tokio::spawn(async move {
+        let record = driver.run().await;
+        server.await.unwrap();
+        record
+    });
+    Cluster { job, rpc, record }
+}
+
+impl Cluster {
+    /// A TaskManager; aborting it closes its connections as a kill does.
+    async fn start_task_manager(&self, name: &str) -> tokio::task::JoinHandle<()> {
+        let runtime = tokio::runtime::Handle::current();
+        let id = TaskManagerId::from(name);
+        let plane = DataPlane::bind("127.0.0.1:0", "1", id.clone(), DEFAULT_WINDOW, runtime).await.unwrap();
+        let registration = Registration {
+            task_manager: id,
+            process: ProcessId(edge::random_id()),
+            generation: Generation(1),
+            slots: 1,
+            data_address: plane.address().to_string(),
+            fingerprint: self.job.program.graph.fingerprint(),
+        };
+        let storage = store::open_storage(&self.job.options).unwrap();
+        let mut worker = Worker::new(registration, self.job.clone(), storage, Some(plane));
+        let session = session::connect(&self.rpc.to_string()).await.unwrap();
+        tokio::spawn(async move {
+            worker.serve(session).await;
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_task_managers_exchange_rows_and_one_is_replaced() {
+    let storage = directory("cluster");
+    let sink = Collected::default();
+    let cluster = start_cluster(program(Some(20_000), &sink), options(Some(&storage))).await;
+    let _first = cluster.start_task_manager("tm-0").await;
+    let second = cluster.start_task_manager("tm-1").await;
+    let client = within(ControlClient::connect(&cluster.rpc.to_string())).await.unwrap();
+    let (sender, mut statuses) = mpsc::unbounded_channel();
+    let mut watch = client.watch(&job_id(), Generation(1)).await.unwrap();
+    tokio::spawn(async move {
+        while let Some(Ok(status)) = futures::StreamExt::next(&mut watch).await {
+            if sender.send(status).is_err() {
+                return;
+            }
+        }
+    });
+    wait_for(&mut statuses, |status| status.completed_checkpoints >= 2).await;
+
+    second.abort();
+    let killed = std::time::Instant::now();
+    wait_for(&mut statuses, |status| status.state == JobState::Restarting).await;
+    assert!(killed.elapsed() < Duration::from_secs(1), "the loss was seen after {:?}", killed.elapsed());
+    let _third = cluster.start_task_manager("tm-2").await;
+    let status = wait_for(&mut statuses, |status| status.attempt.0 >= 2 && status.state == JobState::Running).await;
+    assert!(status.restored_from.is_some(), "{status:?}");
+    assert_ended(&within(cluster.record).await.unwrap(), ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    std::fs::remove_dir_all(storage).unwrap();
+}
