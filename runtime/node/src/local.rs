@@ -39,6 +39,9 @@ const SHOW_INTERVAL: Duration = Duration::from_millis(500);
 /// How long tasks may take to end when the job has.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Is shown every status, and the counters of the tasks.
+pub type OnStatus = Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>;
+
 /// A local run.
 pub struct LocalRun {
     /// Namespace of the job; `default` unless the manifest says otherwise.
@@ -56,7 +59,7 @@ pub struct LocalRun {
     /// Where status and metrics are served; nowhere when absent.
     pub rest_bind: Option<SocketAddr>,
     /// Shown every status, and the counters of the tasks.
-    pub on_status: Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>,
+    pub on_status: OnStatus,
     /// Ends the job with a last checkpoint.
     pub stop: CancellationToken,
     /// Ends the process at once.
@@ -201,7 +204,7 @@ async fn show(
     mut status: watch::Receiver<JobStatus>,
     ended: CancellationToken,
     tasks: TaskView,
-    mut on_status: Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>,
+    mut on_status: OnStatus,
 ) {
     loop {
         let current = status.borrow_and_update().clone();

@@ -1,14 +1,14 @@
 //! The controller's and the command line's service: status as a stream, commands with ids.
 
 use super::driver::DriverHandle;
-use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _};
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::control::{CommandReply, CommandRequest, JobManagerControl, StatusUpdate, WatchRequest, status_update};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use tokio_stream::wrappers::WatchStream;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// Request ids that are remembered.
@@ -61,7 +61,7 @@ impl JobManagerControl for Control {
         if asked != self.job {
             return Err(Status::failed_precondition(format!("this is job {}, not {asked}", self.job)));
         }
-        let updates = WatchStream::new(self.handle.status())
+        let updates = changes(self.handle.status())
             .map(|status| status_update(&status).map_err(|error| Status::internal(error.to_string())));
         Ok(Response::new(updates.boxed()))
     }
@@ -78,4 +78,15 @@ impl JobManagerControl for Control {
         }
         Ok(Response::new(CommandReply { newly_accepted }))
     }
+}
+
+/// What a watch holds, now and after every change, until its sender is gone.
+fn changes<T: Clone + Send + Sync + 'static>(watch: watch::Receiver<T>) -> impl Stream<Item = T> + Send {
+    futures::stream::unfold((watch, true), |(mut watch, first)| async move {
+        if !first {
+            watch.changed().await.ok()?;
+        }
+        let value = watch.borrow_and_update().clone();
+        Some((value, (watch, false)))
+    })
 }

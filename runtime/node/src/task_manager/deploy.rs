@@ -119,7 +119,7 @@ impl Wiring<'_> {
             }
             let schema = job.program.vertices.get(sender.vertex.0 as usize).map(|vertex| vertex.output_schema.clone());
             let schema = schema.ok_or_else(|| misfit(format!("vertex {} is not in the program", sender.vertex)))?;
-            self.incoming.push(Incoming { peer: from.task_manager.clone(), queue: output, schema });
+            self.incoming.push(Incoming { peer: from.task_manager, queue: output, schema });
             return Ok(None);
         }
         let outgoing = self.outgoing.entry(to.task_manager.clone()).or_insert_with(|| Outgoing {
