@@ -179,9 +179,11 @@ pub struct GroupAggregate {
 impl GroupAggregate {
     /// Copies the accumulators of the touched keys together.
     fn load(&mut self) {
+        let words = self.plan.layout.words;
         self.old.clear();
-        for key in &self.touched.keys {
-            self.old.extend_from_slice(self.table.accumulators(*key));
+        self.old.resize(self.touched.keys.len() * words, 0);
+        for (old, key) in self.old.chunks_exact_mut(words).zip(&self.touched.keys) {
+            old.copy_from_slice(self.table.accumulators(*key));
         }
         self.new.clear();
         self.new.extend_from_slice(&self.old);

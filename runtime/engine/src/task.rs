@@ -168,6 +168,7 @@ enum Phase {
 pub struct Task {
     subtask: SubtaskId,
     options: TaskOptions,
+    clock: Clock,
     waker: Waker,
     mailbox: TaskHandle,
     meter: Meter,
@@ -188,6 +189,7 @@ impl Task {
         Self {
             subtask: description.subtask,
             options: description.options,
+            clock: Clock::clone(&description.clock),
             mailbox: TaskHandle::new(Waker::clone(&waker)),
             waker,
             meter: Meter::default(),
@@ -422,7 +424,10 @@ impl Task {
         let checkpoint = draft.barrier.checkpoint;
         if !self.aborted.contains(&checkpoint) {
             let event = match running.freeze() {
-                Ok(operators) => TaskEvent::Snapshot(draft.complete(self.subtask, operators, now)),
+                Ok(operators) => {
+                    let frozen_at = now.max((self.clock)());
+                    TaskEvent::Snapshot(draft.complete(self.subtask, operators, frozen_at))
+                }
                 Err(error) => TaskEvent::Declined { checkpoint, error },
             };
             self.events.push(event);
