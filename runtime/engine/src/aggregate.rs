@@ -235,7 +235,7 @@ impl Operator for GroupAggregate {
         }
         self.changes.find(&plan, &self.touched, &self.old, &self.new);
         if !self.changes.is_empty() {
-            out.collect(self.changes.to_batch(&plan, &batch.rows, &self.old, &self.new)?);
+            out.collect(self.changes.take_batch(&plan, &batch.rows, &self.old, &self.new)?);
         }
         self.store();
         Ok(())

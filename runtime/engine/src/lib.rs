@@ -12,6 +12,28 @@
 //! - [`aggregate`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
 //! - [`error`]: what a task can fail with.
+//!
+//! The flow of a batch:
+//! 1. A source's [`poll`](source::Source::poll) or the gate's [`poll`](input_gate::InputGate::poll) hands it to the
+//!    task, in [`Task::step`](task::Task::step), when no output is full (B4).
+//! 2. Each operator's [`process`](operator::Operator::process) passes it on through a
+//!    [`Collector`](operator::Collector).
+//! 3. [`EdgeWriter::write`](partition::EdgeWriter::write) divides it by key group and gathers pieces per channel;
+//!    [`OutputChannel::push`](channel::OutputChannel::push) queues them, or the sink takes it.
+//! 4. To another process it goes through [`encode_frame`](channel::codec::encode_frame) and
+//!    [`push_received`](channel::OutputChannel::push_received).
+//!
+//! The flow of a checkpoint:
+//! 1. [`TaskHandle::trigger`](task::TaskHandle::trigger) reaches the sources' tasks; the barrier takes its place in
+//!    every channel behind the rows before it (B1).
+//! 2. [`GateEvent::Aligned`](input_gate::GateEvent::Aligned) says that it has come on all inputs of a task.
+//! 3. The sink is flushed, [`Operator::snapshot`](operator::Operator::snapshot) freezes the state
+//!    ([`KeyedTable::freeze`](state::KeyedTable::freeze)), the barrier goes on.
+//! 4. [`TaskSnapshot::write`](task::TaskSnapshot::write) encodes the frozen state away from the task's thread.
+//!
+//! The flow of a restore: [`TaskDescription::state`](task::TaskDescription::state) carries the files to
+//! [`Operator::open`](operator::Operator::open); [`KeyedTable::restore`](state::KeyedTable::restore) takes the key
+//! groups that the subtask owns now, whatever the parallelism was.
 
 pub mod aggregate;
 pub mod batch;

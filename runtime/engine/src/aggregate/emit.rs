@@ -58,7 +58,7 @@ impl Changes {
     }
 
     /// The rows: keys are taken from the input, values from the accumulators.
-    pub(super) fn to_batch(
+    pub(super) fn take_batch(
         &mut self,
         plan: &Plan,
         input: &RecordBatch,
