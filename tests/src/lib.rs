@@ -7,3 +7,4 @@
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
 
 pub mod harness;
+pub mod simulation;

@@ -147,10 +147,9 @@ impl JobMaster {
     }
 
     fn on_metadata_stands(&mut self, id: CheckpointId) {
-        let Some(ends) = self.coordinator.as_mut().and_then(|one| one.appending(id)) else { return };
         let Some(storing) = self.storing.get(&id) else { return };
         let (triggered_at, bytes) = (storing.metadata.triggered_at, storing.metadata.state_bytes());
-        self.append(Intent::Checkpoint { id, triggered_at, bytes, ends });
+        self.append(Intent::Checkpoint { id, triggered_at, bytes });
     }
 
     /// The entry stands: the checkpoint is complete (K1).

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::ids::CheckpointId;
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{self, CheckpointKey, Entry, EntryHeader, EntryKind, SnapshotReference};
-use crate::ledger::{Ends, Fold, RestorePoint, RetainedCheckpoint, StartCause, trim};
+use crate::ledger::{Fold, RestorePoint, RetainedCheckpoint, StartCause, trim};
 use crate::paths::JobPaths;
 use crate::store::{StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
@@ -23,7 +23,7 @@ const HEAD_INTERVAL: TimeSpan = TimeSpan::from_secs(10);
 pub(super) enum Intent {
     Start { cause: StartCause, restored_from: Option<SnapshotReference> },
     Restart { cause: Failure },
-    Checkpoint { id: CheckpointId, triggered_at: Timestamp, bytes: u64, ends: Ends },
+    Checkpoint { id: CheckpointId, triggered_at: Timestamp, bytes: u64 },
     CheckpointFailed { id: CheckpointId, failure: Failure },
     End(EndKind),
 }
@@ -91,7 +91,8 @@ impl JobMaster {
     pub(super) fn pump_journal(&mut self) {
         while !self.journal.appender.is_busy() && !self.is_over() {
             let Some(intent) = self.journal.queue.pop_front() else { return };
-            let entry = self.build_entry(intent);
+            let Some(kind) = self.build_kind(intent) else { continue };
+            let entry = self.build_entry(kind);
             if self.journal.in_memory {
                 self.on_appended(entry);
                 continue;
@@ -157,7 +158,8 @@ impl JobMaster {
         if matches!(self.phase, Phase::Claiming) {
             return self.read_ledger();
         }
-        if self.config.planted.no_fence || header.process == self.config.process {
+        let planted = self.config.planted;
+        if planted.no_fence || planted.unclear_append_is_failure {
             let number = header.number + 1;
             let append_id = new_append_id(&mut *self.random);
             return self.begin_append(Entry { number, append_id, ..entry });
@@ -175,9 +177,8 @@ impl JobMaster {
         self.begin_append(entry);
     }
 
-    fn build_entry(&mut self, intent: Intent) -> Entry {
+    fn build_entry(&mut self, kind: EntryKind) -> Entry {
         let number = self.journal.last + 1;
-        let kind = self.build_kind(intent);
         let mut fold = self.journal.fold.clone();
         fold.failures = self.failures.clone();
         if let Some(bound) = trim::bound_at(number).filter(|bound| *bound > fold.trimmed_below) {
@@ -198,13 +199,16 @@ impl JobMaster {
         }
     }
 
-    fn build_kind(&self, intent: Intent) -> EntryKind {
-        match intent {
+    /// What an intent says when its turn comes; `None`: nothing any more, since a later checkpoint was faster or the
+    /// attempt is over.
+    fn build_kind(&mut self, intent: Intent) -> Option<EntryKind> {
+        Some(match intent {
             Intent::Start { cause, restored_from } => {
                 EntryKind::Started { cause, restored_from, probed: self.config.probed.clone() }
             }
             Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
-            Intent::Checkpoint { id, triggered_at, bytes, ends } => {
+            Intent::Checkpoint { id, triggered_at, bytes } => {
+                let ends = self.coordinator.as_mut()?.appending(id)?;
                 let key = CheckpointKey { generation: self.config.generation, id };
                 let checkpoint = RetainedCheckpoint { key, triggered_at, completed_at: self.now, bytes };
                 EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops: self.displaced() }
@@ -214,7 +218,7 @@ impl JobMaster {
             Intent::End(EndKind::Cancelled) => EntryKind::Cancelled { drops: self.dropped_at_end() },
             Intent::End(EndKind::Stopped) => EntryKind::Stopped,
             Intent::End(EndKind::Failed { failure, .. }) => EntryKind::Failed { failure },
-        }
+        })
     }
 
     /// What a restart restores, as of the last entry.

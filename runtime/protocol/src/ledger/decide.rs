@@ -80,7 +80,7 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
     }
     match start {
         StartFrom::Continue => continue_from(&fold),
-        _ if fold.directive == *id => continue_from(&fold),
+        _ if fold.directive == *id && !starter.ignore_directive => continue_from(&fold),
         _ if entry.number != *seen && !starter.ignore_directive => StartDecision::StateMoved { last: entry.number },
         StartFrom::ResumeLatest => StartDecision::Continue(fold.restore_point),
         StartFrom::Path { from, allow_non_restored_state } => {

@@ -1,0 +1,344 @@
+//! What may never happen, checked at the moment it would (docs/protocol.md).
+//!
+//! The checks see what the store sees, in the order of its effects, and know nothing of what a JobMaster believes:
+//! the chain of entries, what a restore must be, which objects must stay, and that every completed checkpoint is the
+//! fold of the input up to its positions.
+
+use crate::simulation::Coverage;
+use crate::simulation::program::{Counts, Events, read_counts};
+use crate::simulation::store::{ObjectStore, ROOT};
+use sluice_protocol::failure::Failure;
+use sluice_protocol::job_master::StartFrom;
+use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference};
+use sluice_protocol::metadata::Metadata;
+use sluice_protocol::paths::JobPaths;
+use sluice_protocol::state::StateData;
+use sluice_protocol::{CheckpointId, Generation, ProcessId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
+pub const RESTORE_UNAVAILABLE: &str = "RestoreUnavailable";
+
+/// The verdict so far.
+pub struct Check {
+    paths: JobPaths,
+    events: Events,
+    last: Option<Entry>,
+    /// What a restart must restore, by directory.
+    restore: Option<String>,
+    last_checkpoint: CheckpointId,
+    first_entries: BTreeSet<u64>,
+    /// Processes that appended below the trimmed bound: they must notice.
+    litterers: BTreeSet<ProcessId>,
+    /// Who has appended.
+    writers: BTreeSet<(Generation, ProcessId)>,
+    /// Directives by id, as the controller gave them.
+    pub directives: BTreeMap<String, StartFrom>,
+    /// Counts of the last completed checkpoint.
+    pub last_counts: Counts,
+    /// What happened.
+    pub coverage: Coverage,
+}
+
+impl Check {
+    /// Nothing has happened yet.
+    #[must_use]
+    pub fn new(paths: JobPaths, events: Events) -> Self {
+        Self {
+            paths,
+            events,
+            last: None,
+            restore: None,
+            last_checkpoint: CheckpointId(0),
+            first_entries: BTreeSet::new(),
+            litterers: BTreeSet::new(),
+            writers: BTreeSet::new(),
+            directives: BTreeMap::new(),
+            last_counts: Counts::new(),
+            coverage: Coverage::default(),
+        }
+    }
+
+    /// The job as its ledger tells it.
+    #[must_use]
+    pub fn fold(&self) -> Fold {
+        self.last.as_ref().map(Entry::folded).unwrap_or_default()
+    }
+
+    /// Number of the last entry that stands.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.last.as_ref().map_or(0, |entry| entry.number)
+    }
+
+    /// A put of this key took effect.
+    ///
+    /// # Errors
+    /// What it breaks.
+    pub fn on_put(&mut self, key: &str, bytes: &[u8], store: &ObjectStore) -> Result<(), String> {
+        let Some(number) = self.paths.parse_ledger_entry(key) else { return Ok(()) };
+        let entry = Entry::from_bytes(bytes, key).map_err(|error| error.to_string())?;
+        if entry.number != number {
+            return Err(format!("L1: entry {} is at {key}", entry.number));
+        }
+        if number <= self.head() {
+            return self.on_litter(&entry);
+        }
+        self.check_follows(&entry)?;
+        self.check_kind(&entry, store)?;
+        self.coverage.entries += 1;
+        if self.last.as_ref().is_none_or(|last| last.generation != entry.generation) {
+            self.first_entries.insert(number);
+        }
+        self.writers.insert((entry.generation, entry.process.clone()));
+        self.last = Some(entry);
+        Ok(())
+    }
+
+    /// Below the bound everything is litter, but only a late start can come to write there (L3, L4).
+    fn on_litter(&mut self, entry: &Entry) -> Result<(), String> {
+        let below = self.fold().trimmed_below;
+        if entry.number >= below || !matches!(entry.kind, EntryKind::Started { .. }) {
+            return Err(format!(
+                "L4: generation {} appended entry {} ({}) behind the head {}, entries below {below} are litter",
+                entry.generation,
+                entry.number,
+                name(&entry.kind),
+                self.head()
+            ));
+        }
+        self.litterers.insert(entry.process.clone());
+        Ok(())
+    }
+
+    fn check_follows(&self, entry: &Entry) -> Result<(), String> {
+        let (number, generation) = (entry.number, entry.generation);
+        if number != self.head() + 1 {
+            return Err(format!("L1: entry {number} leaves a gap after {}", self.head()));
+        }
+        if self.litterers.contains(&entry.process) {
+            return Err(format!(
+                "L3: a process of generation {generation} that was superseded appended entry {number}"
+            ));
+        }
+        let Some(last) = &self.last else { return Ok(()) };
+        if generation < last.generation || (generation == last.generation && entry.process != last.process) {
+            return Err(format!(
+                "L3: generation {generation} appended entry {number} ({}) after generation {} had started",
+                name(&entry.kind),
+                last.generation
+            ));
+        }
+        let is_first = generation != last.generation;
+        if is_first != matches!(entry.kind, EntryKind::Started { .. }) {
+            return Err(format!("L3: entry {number} of generation {generation} is {}", name(&entry.kind)));
+        }
+        let (expected, found) = (comparable(last.folded()), comparable(entry.fold.clone()));
+        if expected != found {
+            return Err(format!("L1: the fold of entry {number} is {found:?}, all before it amounts to {expected:?}"));
+        }
+        Ok(())
+    }
+
+    fn check_kind(&mut self, entry: &Entry, store: &ObjectStore) -> Result<(), String> {
+        match &entry.kind {
+            EntryKind::Started { restored_from, .. } => {
+                self.coverage.generations += 1;
+                self.check_start(entry, restored_from.as_ref())
+            }
+            EntryKind::Restarted { cause, from } => {
+                self.coverage.restarts += 1;
+                self.check_spent(entry, cause)?;
+                let found = from.as_ref().map(|from| from.directory.clone());
+                self.check_restore(entry, found, self.restore.clone())
+            }
+            EntryKind::Checkpoint { checkpoint, ends, .. } => {
+                let directory = self.paths.checkpoint_directory(checkpoint.key.generation, checkpoint.key.id);
+                self.check_checkpoint(entry, checkpoint.key.id, *ends, store)?;
+                self.restore = Some(directory);
+                Ok(())
+            }
+            EntryKind::CheckpointFailed { id, .. } => {
+                self.coverage.failed_checkpoints += 1;
+                if *id == self.last_checkpoint {
+                    return Err(format!("K1: checkpoint {id} failed after it was complete"));
+                }
+                Ok(())
+            }
+            EntryKind::Finished { .. } => {
+                let expected = self.events.counts(&self.events.end());
+                if self.last_counts == expected {
+                    Ok(())
+                } else {
+                    Err("the job finished without all its input".to_owned())
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>) -> Result<(), String> {
+        let is_repeated = self.last.as_ref().is_some_and(|last| last.folded().directive == entry.directive);
+        let start = self.directives.get(&entry.directive).cloned().unwrap_or(StartFrom::Continue);
+        let found = restored_from.map(|from| from.directory.clone());
+        let expected = match start {
+            StartFrom::Path { from, .. } if !is_repeated => {
+                from.strip_prefix(&format!("{ROOT}/")).map(ToOwned::to_owned)
+            }
+            StartFrom::Empty if !is_repeated => None,
+            _ => self.restore.clone(),
+        };
+        self.check_restore(entry, found.clone(), expected)?;
+        self.restore = found;
+        Ok(())
+    }
+
+    fn check_restore(&self, entry: &Entry, found: Option<String>, expected: Option<String>) -> Result<(), String> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!(
+            "N3/K1: entry {} ({}) of generation {} restores {found:?}, the latest is {expected:?}",
+            entry.number,
+            name(&entry.kind),
+            entry.generation
+        ))
+    }
+
+    fn check_spent(&self, entry: &Entry, cause: &Failure) -> Result<(), String> {
+        let before = self.last.as_ref().map(|last| last.fold.failures.total()).unwrap_or_default();
+        let after = entry.fold.failures.total();
+        if cause.reason == RESTORE_UNAVAILABLE && after != before {
+            return Err(format!("F2: a store out of reach at a restore spent an attempt: {before} became {after}"));
+        }
+        Ok(())
+    }
+
+    /// A completed checkpoint: its id is new, it is there, and it is a cut of the input.
+    fn check_checkpoint(
+        &mut self,
+        entry: &Entry,
+        id: CheckpointId,
+        ends: Ends,
+        store: &ObjectStore,
+    ) -> Result<(), String> {
+        if id <= self.last_checkpoint {
+            return Err(format!("K2: checkpoint {id} after {}", self.last_checkpoint));
+        }
+        self.last_checkpoint = id;
+        let (positions, counts) = self.read_checkpoint(entry.generation, id, store)?;
+        let expected = self.events.counts(&positions);
+        if counts != expected {
+            return Err(format!(
+                "checkpoint {id} of generation {} is no cut: at {positions:?} it holds {counts:?}, the input has {expected:?}",
+                entry.generation
+            ));
+        }
+        if ends == Ends::Finish && positions != self.events.end() {
+            return Err(format!("checkpoint {id} ends the job at {positions:?}"));
+        }
+        self.coverage.checkpoints += 1;
+        self.last_counts = counts;
+        Ok(())
+    }
+
+    fn read_checkpoint(
+        &self,
+        generation: Generation,
+        id: CheckpointId,
+        store: &ObjectStore,
+    ) -> Result<(BTreeMap<u32, u64>, Counts), String> {
+        let directory = self.paths.checkpoint_directory(generation, id);
+        let key = self.paths.metadata(generation, id);
+        let bytes = store.get(&key).ok_or_else(|| format!("K2: {key} is missing when its entry stands"))?;
+        let metadata = Metadata::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
+        if (metadata.checkpoint, metadata.run.generation) != (id, generation) {
+            return Err(format!("K2: {key} is of checkpoint {} of run {}", metadata.checkpoint, metadata.run));
+        }
+        let (mut positions, mut counts) = (BTreeMap::new(), Counts::new());
+        for operator in &metadata.operators {
+            for split in &operator.splits {
+                let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
+                let position = split.state["position"].as_u64().ok_or("a split without a position")?;
+                if positions.insert(number, position).is_some() {
+                    return Err(format!("checkpoint {id} holds split {number} twice"));
+                }
+            }
+            for handle in &operator.keyed {
+                match handle.data.resolve(&directory) {
+                    StateData::Inline { bytes } => read_counts(&bytes, &mut counts)?,
+                    StateData::File { path, .. } => {
+                        let bytes =
+                            store.get(&path).ok_or_else(|| format!("K2: {path} of checkpoint {id} is missing"))?;
+                        read_counts(bytes, &mut counts)?;
+                    }
+                }
+            }
+        }
+        Ok((positions, counts))
+    }
+
+    /// A delete is about to take effect.
+    ///
+    /// # Errors
+    /// When the object must stay.
+    pub fn on_delete(&mut self, key: &str) -> Result<(), String> {
+        let fold = self.fold();
+        if let Some(number) = self.paths.parse_ledger_entry(key) {
+            if number >= fold.trimmed_below || self.first_entries.contains(&number) {
+                return Err(format!("L4: entry {number} is removed, the bound is {}", fold.trimmed_below));
+            }
+            self.coverage.trimmed += 1;
+        }
+        if let Some((generation, id)) = self.paths.parse_checkpoint(key) {
+            let is_retained = fold.retained.iter().any(|one| (one.key.generation, one.key.id) == (generation, id));
+            let is_restore = self.restore.as_deref() == Some(self.paths.checkpoint_directory(generation, id).as_str());
+            if is_retained || is_restore {
+                return Err(format!("K6: {key} is removed, but checkpoint {id} is retained"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A process says that it was superseded: somebody must have done it (L2, L3).
+    ///
+    /// # Errors
+    /// When nobody has.
+    pub fn on_superseded(&self, generation: u64, process: &ProcessId) -> Result<(), String> {
+        let by_another = |(writer, other): &(Generation, ProcessId)| writer.0 >= generation && other != process;
+        if self.writers.iter().any(by_another) || self.litterers.contains(process) {
+            return Ok(());
+        }
+        Err(format!("L2: generation {generation} says that it was superseded, but nobody has appended after it"))
+    }
+
+    /// The job says that it has finished: the last checkpoint holds everything, retained ones can be read.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn on_finished(&self, store: &ObjectStore) -> Result<(), String> {
+        let Some(last) = self.last.as_ref() else { return Err("finished without a ledger".to_owned()) };
+        if !matches!(last.kind, EntryKind::Finished { .. }) {
+            return Err(format!("finished, but the last entry is {}", name(&last.kind)));
+        }
+        for one in &self.fold().retained {
+            let (positions, counts) = self.read_checkpoint(one.key.generation, one.key.id, store)?;
+            if counts != self.events.counts(&positions) {
+                return Err(format!("retained checkpoint {} is no cut at the end", one.key.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A fold without the facts that its writer adds with each append.
+fn comparable(fold: Fold) -> Fold {
+    Fold { failures: Default::default(), trimmed_below: 0, first_entries: vec![], ..fold }
+}
+
+/// The name of an entry's kind.
+#[must_use]
+pub fn name(kind: &EntryKind) -> String {
+    let text = format!("{kind:?}");
+    text.split([' ', '{']).next().unwrap_or_default().to_owned()
+}

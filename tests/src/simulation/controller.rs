@@ -1,0 +1,298 @@
+//! A controller as far as the protocol needs one: generations, directives with m, failure counts, pods (N2, N3, F1).
+//!
+//! It sees a JobManager's status now and then, believes a process dead when it is told so (rightly or not), and
+//! replaces what is lost. It never talks to the store.
+
+use crate::simulation::job_manager::JobManager;
+use crate::simulation::program;
+use crate::simulation::scenario::{Bug, Upgrade};
+use crate::simulation::store::ROOT;
+use crate::simulation::task_manager::{Setup, TaskManager};
+use crate::simulation::world::{Event, Process, World};
+use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::job_master::{Command, Directive, Event as MasterEvent, JobMasterConfig, StartFrom};
+use sluice_protocol::options::{
+    CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, TolerableFailures, Unlimited,
+};
+use sluice_protocol::restart::{CountedFailure, FailureCounts, RestartDecision, RestartPolicy};
+use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Timestamp};
+
+/// Time between two looks at the world.
+const PERIOD: u64 = 150;
+
+/// What the controller knows.
+#[derive(Debug)]
+pub struct Controller {
+    generation: u64,
+    current: Option<usize>,
+    directive: Directive,
+    failures: FailureCounts,
+    restart_at: Option<u64>,
+    stopping: bool,
+    stopped: bool,
+    task_managers_created: u64,
+    /// TaskManagers of the current generation that it believes to live.
+    pods: Vec<usize>,
+    /// When each replacement is due.
+    replacements: Vec<u64>,
+}
+
+impl Default for Controller {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            current: None,
+            directive: Directive { id: "1".to_owned(), seen: 0, start: StartFrom::Continue },
+            failures: FailureCounts::new(1),
+            restart_at: Some(0),
+            stopping: false,
+            stopped: false,
+            task_managers_created: 0,
+            pods: vec![],
+            replacements: vec![],
+        }
+    }
+}
+
+/// The job that all scenarios run.
+#[must_use]
+pub fn job() -> JobId {
+    JobId { namespace: "default".into(), name: "counts".into(), uid: "5eed".into() }
+}
+
+impl World {
+    /// One look at the world.
+    pub(super) fn control(&mut self) {
+        self.schedule(PERIOD, Event::Control);
+        if self.controller.restart_at.is_some_and(|at| at <= self.now) {
+            self.start_generation();
+        }
+        self.observe_status();
+        self.request_stop();
+        self.replace_task_managers();
+    }
+
+    /// The current JobManager, by what the controller believes.
+    pub(super) const fn current(&self) -> Option<usize> {
+        self.controller.current
+    }
+
+    fn parallelism(&self) -> u32 {
+        self.scenario.parallelism[usize::from(self.controller.stopped)]
+    }
+
+    fn start_generation(&mut self) {
+        self.controller.restart_at = None;
+        self.controller.generation += 1;
+        let generation = self.controller.generation;
+        let directive = self.controller.directive.clone();
+        self.trace(|| format!("controller starts generation {generation} with {directive:?}"));
+        self.check.directives.insert(directive.id.clone(), directive.start.clone());
+        let index = self.start_job_manager(generation, directive);
+        self.controller.current = Some(index);
+        for pod in std::mem::take(&mut self.controller.pods) {
+            let delay = self.rng.u64(..12_000);
+            self.schedule(delay, Event::Kill(Process::TaskManager(pod), false));
+        }
+        let parallelism = self.parallelism();
+        let needed = parallelism.div_ceil(self.scenario.slots) + self.scenario.spares;
+        let now = self.now;
+        self.controller.replacements = (0..needed).map(|_| now + self.rng.u64(1..600)).collect();
+    }
+
+    /// Starts a JobManager process, also one that nobody should have started.
+    pub(super) fn start_job_manager(&mut self, generation: u64, directive: Directive) -> usize {
+        let process = ProcessId(format!("jm-{}", self.job_managers.len()));
+        let parallelism = self.parallelism();
+        let revision = 1 + u64::from(self.controller.stopped);
+        let config = JobMasterConfig {
+            job: job(),
+            generation: Generation(generation),
+            process,
+            revision,
+            directive,
+            graph: program::graph(parallelism),
+            options: self.options(parallelism),
+            storage_uri: Some(ROOT.to_owned()),
+            probed: None,
+            failures: self.controller.failures.clone(),
+            planted: Bug::planted(self.scenario.bug),
+        };
+        let seed = self.rng.u64(..);
+        self.job_managers.push(JobManager::new(config, parallelism, seed));
+        let index = self.job_managers.len() - 1;
+        let delay = self.rng.u64(1..400);
+        self.wake_job_manager_at(index, self.now + delay);
+        index
+    }
+
+    fn options(&self, parallelism: u32) -> JobOptions {
+        let scenario = &self.scenario;
+        let tolerable =
+            scenario.tolerable.map_or(TolerableFailures::Unlimited(Unlimited::Unlimited), TolerableFailures::Count);
+        let checkpointing = CheckpointingSpec {
+            interval: TimeSpan(scenario.interval_millis),
+            timeout: TimeSpan(scenario.timeout_millis),
+            max_concurrent: scenario.max_concurrent,
+            retained: scenario.retained,
+            tolerable_failures: tolerable,
+            mode: Default::default(),
+            min_pause: TimeSpan(0),
+            unaligned: false,
+            alignment_timeout: TimeSpan(0),
+            retention: Default::default(),
+            storage: ROOT.to_owned(),
+            savepoint_storage: None,
+            storage_options: None,
+        };
+        let delay = FixedDelay { delay: TimeSpan(200), ..FixedDelay::default() };
+        JobOptions {
+            parallelism,
+            max_parallelism: program::MAX_PARALLELISM,
+            slots: scenario.slots,
+            checkpointing: Some(checkpointing),
+            restart_strategy: Some(RestartStrategySpec { fixed_delay: Some(delay), ..RestartStrategySpec::default() }),
+            heartbeat_timeout: TimeSpan(2000),
+            ..JobOptions::default()
+        }
+    }
+
+    /// Status arrives now and then: m in the directive is often old (N3).
+    fn observe_status(&mut self) {
+        let Some(index) = self.controller.current else { return };
+        let process = Process::JobManager(index);
+        if !self.job_managers[index].alive || self.is_paused(process) || self.rng.u32(..10) > 0 {
+            return;
+        }
+        let status = self.job_managers[index].status().clone();
+        self.controller.failures.merge(&status.failure_counts);
+        self.controller.directive.seen = self.controller.directive.seen.max(status.ledger_entry);
+    }
+
+    fn request_stop(&mut self) {
+        let Some((at, _)) = self.scenario.upgrade else { return };
+        if self.controller.stopped || at > self.now {
+            return;
+        }
+        self.controller.stopping = true;
+        let Some(index) = self.controller.current.filter(|index| self.job_managers[*index].alive) else { return };
+        if self.rng.u32(..8) == 0 {
+            self.deliver(Process::JobManager(index), Event::Master(index, MasterEvent::Command(Command::Stop)));
+        }
+    }
+
+    fn replace_task_managers(&mut self) {
+        let (due, waiting) = self.controller.replacements.iter().partition(|at| **at <= self.now);
+        self.controller.replacements = waiting;
+        let due: Vec<u64> = due;
+        for _ in due {
+            self.create_task_manager();
+        }
+    }
+
+    fn create_task_manager(&mut self) {
+        self.controller.task_managers_created += 1;
+        let generation = self.controller.generation;
+        let name = TaskManagerId(format!("counts-{generation}-tm-{}", self.controller.task_managers_created));
+        let setup = Setup {
+            process: ProcessId(format!("{name}-process")),
+            name,
+            generation: Generation(generation),
+            slots: self.scenario.slots,
+            program: program::program(program::Events::new(&self.scenario), self.parallelism(), &self.view),
+            clock: self.clock_for_tasks(),
+            inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
+            window: self.rng.usize(300..6000),
+            unaligned: self.scenario.bug == Some(Bug::Alignment),
+        };
+        let seed = self.rng.u64(..);
+        self.task_managers.push(TaskManager::new(setup, seed));
+        let index = self.task_managers.len() - 1;
+        self.controller.pods.push(index);
+        self.schedule(1, Event::WakeTaskManager(index));
+    }
+
+    /// A TaskManager's pod is gone.
+    pub(super) fn on_task_manager_gone(&mut self, index: usize) {
+        let before = self.controller.pods.len();
+        self.controller.pods.retain(|pod| *pod != index);
+        if self.controller.pods.len() < before {
+            let delay = self.rng.u64(100..1500);
+            self.controller.replacements.push(self.now + delay);
+        }
+    }
+
+    /// The controller believes that a JobManager is lost: rightly or not.
+    pub(super) fn on_job_manager_lost(&mut self, index: usize) {
+        if self.controller.current != Some(index) {
+            return;
+        }
+        let lost = CountedFailure::JobManager(Generation(self.job_managers[index].generation));
+        let policy = RestartPolicy::FixedDelay { attempts: 1_000_000, delay: TimeSpan(200) };
+        let decision = policy.on_failure(&mut self.controller.failures, lost, None, Timestamp(self.now));
+        if let RestartDecision::RestartAt(at) = decision {
+            self.controller.restart_at = Some(at.0);
+            self.controller.current = None;
+        }
+    }
+
+    /// A JobManager has said why it ends.
+    pub(super) fn on_job_manager_exited(&mut self, index: usize, record: &ExitRecord) {
+        let generation = self.job_managers[index].generation;
+        self.trace(|| format!("jm-{index} (generation {generation}) exits: {:?} {}", record.kind, record.message));
+        if record.kind == ExitKind::Superseded {
+            self.check.coverage.superseded += 1;
+            let process = ProcessId(format!("jm-{index}"));
+            if let Err(what) = self.check.on_superseded(generation, &process) {
+                self.violate(what);
+            }
+        }
+        if self.controller.current != Some(index) {
+            return;
+        }
+        let status = self.job_managers[index].status().clone();
+        self.controller.failures.merge(&status.failure_counts);
+        match record.kind {
+            ExitKind::Finished => self.finished = true,
+            ExitKind::Stopped if self.controller.stopping && !self.controller.stopped => {
+                self.resume(status.ledger_entry)
+            }
+            ExitKind::Superseded if record.by_generation.is_some_and(|by| by <= self.controller.generation) => {
+                self.controller.current = None;
+                self.controller.restart_at = Some(self.now + 100);
+            }
+            kind => self.violate(format!("generation {generation} ended as {kind:?}: {}", record.message)),
+        }
+    }
+
+    /// Stopped as asked: the next revision begins, from what the scenario says.
+    fn resume(&mut self, last: u64) {
+        self.controller.stopped = true;
+        let Some((_, upgrade)) = self.scenario.upgrade else { return };
+        let fold = self.check.fold();
+        let place = |key: sluice_protocol::ledger::CheckpointKey| {
+            let directory = format!("{ROOT}/{}/{}/chk-{}", job(), key.generation, key.id);
+            StartFrom::Path { from: directory, allow_non_restored_state: false }
+        };
+        let start = match upgrade {
+            Upgrade::ResumeLatest => StartFrom::ResumeLatest,
+            Upgrade::Path => fold.retained.first().map_or(StartFrom::ResumeLatest, |one| place(one.key)),
+            Upgrade::Empty => StartFrom::Empty,
+        };
+        self.controller.directive = Directive { id: "2".to_owned(), seen: last, start };
+        self.controller.failures = FailureCounts::new(2);
+        self.controller.current = None;
+        self.controller.restart_at = Some(self.now + 50);
+    }
+
+    /// A process that nobody should have started: of this generation or an older one.
+    pub(super) fn start_twin(&mut self, back: u64) {
+        let generation = self.controller.generation.saturating_sub(back).max(1);
+        let mut directive = self.controller.directive.clone();
+        directive.seen = directive.seen.saturating_sub(self.rng.u64(..4));
+        if matches!(directive.start, StartFrom::Continue) && self.controller.generation > 0 {
+            self.trace(|| format!("a twin of generation {generation} starts"));
+            self.start_job_manager(generation, directive);
+        }
+    }
+}

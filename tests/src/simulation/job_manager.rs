@@ -1,0 +1,47 @@
+//! A JobManager process: the real JobMaster, driven by events of the world.
+
+use sluice_protocol::Timestamp;
+use sluice_protocol::job_master::{Action, Event, JobMaster, JobMasterConfig};
+use sluice_protocol::status::JobStatus;
+
+/// One process.
+pub struct JobManager {
+    /// The decisions.
+    master: JobMaster,
+    /// Its generation.
+    pub generation: u64,
+    /// Its parallelism: TaskManagers of another program do not fit.
+    pub parallelism: u32,
+    /// Whether it lives.
+    pub alive: bool,
+    /// The wakeup that is scheduled.
+    pub wakes_at: Option<u64>,
+}
+
+impl JobManager {
+    /// A new one.
+    #[must_use]
+    pub fn new(config: JobMasterConfig, parallelism: u32, seed: u64) -> Self {
+        let generation = config.generation.0;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let master = JobMaster::new(config, Box::new(move || rng.u64(..)));
+        Self { master, generation, parallelism, alive: true, wakes_at: None }
+    }
+
+    /// Feeds an event.
+    pub fn handle(&mut self, now: u64, event: Event) -> Vec<Action> {
+        self.master.handle(Timestamp(now), event)
+    }
+
+    /// When it wants to be woken.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<u64> {
+        self.master.next_wakeup().map(|at| at.0)
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn status(&self) -> &JobStatus {
+        self.master.status()
+    }
+}

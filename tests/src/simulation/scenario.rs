@@ -1,0 +1,187 @@
+//! What a seed decides: the job, its faults, and how people treat it.
+
+use fastrand::Rng;
+use sluice_protocol::job_master::Planted;
+
+/// A bug planted on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// L3 and L4 broken: no supersession, first entries trimmed.
+    Fence,
+    /// L2 broken: an append without a clear answer counts as failed.
+    UnclearAppend,
+    /// L2 broken: 412 of the own put is taken for another's entry.
+    OwnAppend,
+    /// N3 broken: a directive is carried out again.
+    Directive,
+    /// Barriers are not aligned.
+    Alignment,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Fence, Self::UnclearAppend, Self::OwnAppend, Self::Directive, Self::Alignment];
+
+    /// The JobMaster's switches.
+    #[must_use]
+    pub fn planted(bug: Option<Self>) -> Planted {
+        Planted {
+            no_fence: bug == Some(Self::Fence),
+            unclear_append_is_failure: bug == Some(Self::UnclearAppend),
+            own_append_is_foreign: bug == Some(Self::OwnAppend),
+            no_directive_check: bug == Some(Self::Directive),
+        }
+    }
+}
+
+/// Something that happens to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The current JobManager dies.
+    KillJobManager,
+    /// It stops for some time, and the controller may not notice.
+    PauseJobManager {
+        /// For how long.
+        millis: u64,
+        /// Whether the controller takes it for dead.
+        suspected: bool,
+    },
+    /// The controller takes a healthy JobManager for dead.
+    SuspectJobManager,
+    /// A TaskManager dies.
+    KillTaskManager {
+        /// Whether its connection stays open, as when a node is lost.
+        silently: bool,
+    },
+    /// It stops for some time.
+    PauseTaskManager {
+        /// For how long.
+        millis: u64,
+    },
+    /// A task fails.
+    FailTask,
+    /// A session's messages are held back.
+    StallSession {
+        /// For how long.
+        millis: u64,
+    },
+    /// The store fails most operations.
+    StoreOutage {
+        /// For how long.
+        millis: u64,
+    },
+    /// A process of an older, or of the current, generation starts once more.
+    StartTwin {
+        /// How many generations back.
+        back: u64,
+    },
+}
+
+/// What people do with the job in its middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upgrade {
+    /// Stop, then resume the latest checkpoint.
+    ResumeLatest,
+    /// Stop, then restore a retained checkpoint by its path.
+    Path,
+    /// Stop, then start empty.
+    Empty,
+}
+
+/// One world.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// A planted bug.
+    pub bug: Option<Bug>,
+    /// Source splits.
+    pub splits: u32,
+    /// Rows per split.
+    pub rows: u64,
+    /// Distinct keys.
+    pub keys: u64,
+    /// Time between two rows of a split.
+    pub gap_millis: u64,
+    /// Parallelism, and after an upgrade.
+    pub parallelism: [u32; 2],
+    /// Slots per TaskManager.
+    pub slots: u32,
+    /// TaskManagers beyond those that are needed.
+    pub spares: u32,
+    /// Checkpoint interval.
+    pub interval_millis: u64,
+    /// Checkpoint timeout.
+    pub timeout_millis: u64,
+    /// Checkpoints under way at once.
+    pub max_concurrent: u32,
+    /// Retained checkpoints.
+    pub retained: u32,
+    /// Failed checkpoints that the job survives; `None`: any number.
+    pub tolerable: Option<u32>,
+    /// Whether state of any size becomes files.
+    pub files: bool,
+    /// Percent of store operations that fail in some way outside of outages.
+    pub store_failures: u32,
+    /// Faults by time.
+    pub faults: Vec<(u64, Fault)>,
+    /// A stop and what follows.
+    pub upgrade: Option<(u64, Upgrade)>,
+}
+
+impl Scenario {
+    /// The world of a seed.
+    #[must_use]
+    pub fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed_0000);
+        let calm = rng.u32(..100) < 5;
+        let splits = rng.u32(1..=4);
+        let parallelism = [rng.u32(1..=3), rng.u32(1..=3)];
+        // Some worlds live through enough checkpoints to be trimmed.
+        let long = rng.u32(..100) < 6;
+        let interval_millis = if long { 60 } else { rng.u64(300..1200) };
+        let rows = if long { 700 } else { rng.u64(40..160) };
+        let horizon = rows * 100;
+        let count = if calm { 0 } else { rng.usize(1..=6) };
+        let mut faults: Vec<_> = (0..count).map(|_| (rng.u64(500..horizon), fault(&mut rng))).collect();
+        faults.sort_by_key(|(at, _)| *at);
+        let upgrade = (rng.u32(..100) < 30).then(|| {
+            let kinds = [Upgrade::ResumeLatest, Upgrade::Path, Upgrade::Empty];
+            (rng.u64(1500..horizon), kinds[rng.usize(..3)])
+        });
+        Self {
+            seed,
+            bug,
+            splits,
+            rows,
+            keys: rng.u64(2..20),
+            gap_millis: 100,
+            parallelism,
+            slots: rng.u32(1..=2),
+            spares: rng.u32(..=1),
+            interval_millis,
+            timeout_millis: rng.u64(1500..4000),
+            max_concurrent: if rng.u32(..100) < 25 { 2 } else { 1 },
+            retained: rng.u32(1..=3),
+            tolerable: if rng.bool() { None } else { Some(rng.u32(..4)) },
+            files: rng.u32(..100) < 35,
+            store_failures: if calm { 0 } else { [0, 1, 4, 10][rng.usize(..4)] },
+            faults,
+            upgrade,
+        }
+    }
+}
+
+fn fault(rng: &mut Rng) -> Fault {
+    match rng.u32(..12) {
+        0 | 1 => Fault::KillJobManager,
+        2 | 3 => Fault::PauseJobManager { millis: rng.u64(500..15_000), suspected: rng.u32(..4) > 0 },
+        4 => Fault::SuspectJobManager,
+        5 => Fault::KillTaskManager { silently: rng.bool() },
+        6 => Fault::PauseTaskManager { millis: rng.u64(300..8000) },
+        7 => Fault::FailTask,
+        8 => Fault::StallSession { millis: rng.u64(300..6000) },
+        9 | 10 => Fault::StoreOutage { millis: rng.u64(500..9000) },
+        _ => Fault::StartTwin { back: rng.u64(..2) },
+    }
+}

@@ -1,0 +1,599 @@
+//! Time, events and processes of one simulated world.
+//!
+//! One queue of events in the order of time, ties in the order of their making; every choice is the seed's. What
+//! arrives at a paused process waits for it; what arrives at a dead one is lost.
+
+use crate::simulation::check::Check;
+use crate::simulation::controller::{Controller, job};
+use crate::simulation::job_manager::JobManager;
+use crate::simulation::program::{Events, View};
+use crate::simulation::scenario::{Fault, Scenario};
+use crate::simulation::store::{ObjectStore, no_answer};
+use crate::simulation::task_manager::{Effect, TaskManager};
+use crate::simulation::{Coverage, Violation};
+use sluice_engine::channel::{ChannelId, NumberedFrame};
+use sluice_engine::operator::Clock;
+use sluice_protocol::failure::ExitRecord;
+use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
+use sluice_protocol::message::{FromTaskManager, ToTaskManager};
+use sluice_protocol::paths::JobPaths;
+use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
+use sluice_protocol::{Run, TaskManagerId, Timestamp};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A job that has not ended by then never will.
+const LIMIT: u64 = 400_000;
+
+/// A process, by its place in the world's lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Process {
+    /// A JobManager.
+    JobManager(usize),
+    /// A TaskManager.
+    TaskManager(usize),
+}
+
+/// What happens at a moment.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The controller looks.
+    Control,
+    /// Something befalls the world.
+    Fault(Fault),
+    /// Something for a JobMaster.
+    Master(usize, MasterEvent),
+    /// A JobMaster wants to be woken.
+    WakeJobManager(usize),
+    /// A message for a TaskManager; `None`: the connection is gone.
+    ToTaskManager(usize, SessionId, Option<ToTaskManager>),
+    /// A TaskManager's threads go on.
+    WakeTaskManager(usize),
+    /// A store operation takes effect; the process hears of it after so long, if it hears clearly.
+    Effect(Process, u64, StoreOperation, Option<u64>),
+    /// The store's answer arrives.
+    Answer(Process, u64, StoreReply),
+    /// A frame arrives.
+    Frame(usize, Run, ChannelId, NumberedFrame),
+    /// Credit arrives.
+    Grant(usize, Run, ChannelId, u64),
+    /// A paused process goes on.
+    Resume(Process),
+    /// A process dies; silently: nobody sees its connections break.
+    Kill(Process, bool),
+    /// The controller believes that a JobManager is lost.
+    JobManagerLost(usize),
+    /// The controller reads an exit record.
+    JobManagerExited(usize, ExitRecord),
+    /// The controller sees that a TaskManager is gone.
+    TaskManagerGone(usize),
+}
+
+#[derive(Debug)]
+struct Session {
+    job_manager: usize,
+    task_manager: usize,
+    open: bool,
+    last_up: u64,
+    last_down: u64,
+    held_until: u64,
+}
+
+struct Scheduled {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// One simulated world.
+pub struct World {
+    pub(super) scenario: Scenario,
+    pub(super) rng: fastrand::Rng,
+    pub(super) now: u64,
+    pub(super) check: Check,
+    pub(super) controller: Controller,
+    pub(super) job_managers: Vec<JobManager>,
+    pub(super) task_managers: Vec<TaskManager>,
+    pub(super) view: View,
+    pub(super) finished: bool,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    order: u64,
+    store: ObjectStore,
+    outage_until: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    links: BTreeMap<(usize, usize), u64>,
+    paused: BTreeMap<Process, Vec<Event>>,
+    clock: Arc<AtomicU64>,
+    tracing: bool,
+    violation: Option<String>,
+}
+
+impl World {
+    /// The world of a scenario, before its first moment.
+    #[must_use]
+    pub fn new(scenario: Scenario, tracing: bool) -> Self {
+        let check = Check::new(JobPaths::new(&job()), Events::new(&scenario));
+        let mut world = Self {
+            rng: fastrand::Rng::with_seed(scenario.seed),
+            now: 0,
+            check,
+            controller: Controller::default(),
+            job_managers: vec![],
+            task_managers: vec![],
+            view: View::default(),
+            finished: false,
+            queue: BinaryHeap::new(),
+            order: 0,
+            store: ObjectStore::default(),
+            outage_until: 0,
+            sessions: BTreeMap::new(),
+            links: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            clock: Arc::default(),
+            tracing,
+            violation: None,
+            scenario,
+        };
+        world.trace(|| format!("{:?}", world.scenario));
+        world.schedule(0, Event::Control);
+        for (at, fault) in world.scenario.faults.clone() {
+            world.schedule(at, Event::Fault(fault));
+        }
+        world
+    }
+
+    /// Lets it run until the job has ended.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn run(mut self) -> Result<Coverage, Violation> {
+        while let Some(Reverse(Scheduled { at, event, .. })) = self.queue.pop() {
+            self.now = at;
+            self.clock.store(at, Ordering::Relaxed);
+            self.dispatch(event);
+            if self.finished && self.violation.is_none() {
+                self.violation = self.check.on_finished(&self.store).err();
+            }
+            if self.now > LIMIT && self.violation.is_none() {
+                let status = self.current().map(|index| self.job_managers[index].status().clone());
+                self.violation = Some(format!("the job does not end; its last status: {status:?}"));
+            }
+            if let Some(what) = self.violation.take() {
+                return Err(Violation { seed: self.scenario.seed, at: self.now, what });
+            }
+            if self.finished {
+                break;
+            }
+        }
+        let mut coverage = self.check.coverage;
+        coverage.runs = 1;
+        coverage.millis = self.now;
+        Ok(coverage)
+    }
+
+    pub(super) fn trace(&self, what: impl FnOnce() -> String) {
+        if self.tracing {
+            println!("{:>7} {}", self.now, what());
+        }
+    }
+
+    pub(super) fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    pub(super) fn schedule(&mut self, delay: u64, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Scheduled { at: self.now + delay, order: self.order, event }));
+    }
+
+    pub(super) fn is_paused(&self, process: Process) -> bool {
+        self.paused.contains_key(&process)
+    }
+
+    pub(super) fn clock_for_tasks(&self) -> Clock {
+        let clock = Arc::clone(&self.clock);
+        Arc::new(move || Timestamp(clock.load(Ordering::Relaxed)))
+    }
+
+    fn is_alive(&self, process: Process) -> bool {
+        match process {
+            Process::JobManager(index) => self.job_managers[index].alive,
+            Process::TaskManager(index) => self.task_managers[index].alive,
+        }
+    }
+
+    /// Gives an event to a process: now, when it goes on, or never.
+    pub(super) fn deliver(&mut self, process: Process, event: Event) {
+        if !self.is_alive(process) {
+            return;
+        }
+        if let Some(waiting) = self.paused.get_mut(&process) {
+            return waiting.push(event);
+        }
+        match event {
+            Event::Master(index, event) => self.drive(index, event),
+            Event::WakeJobManager(index) => {
+                self.job_managers[index].wakes_at = None;
+                self.drive(index, MasterEvent::Tick);
+            }
+            Event::ToTaskManager(index, session, message) => self.on_task_manager_message(index, session, message),
+            Event::WakeTaskManager(index) => self.tick_task_manager(index),
+            Event::Answer(Process::JobManager(index), id, reply) => {
+                self.drive(index, MasterEvent::StoreReply { id: OperationId(id), reply });
+            }
+            Event::Answer(Process::TaskManager(index), id, reply) => self.on_task_manager_answer(index, id, reply),
+            Event::Frame(index, run, id, frame) => {
+                if let Err(error) = self.task_managers[index].on_frame(run, id, frame) {
+                    self.violate(error);
+                }
+            }
+            Event::Grant(index, run, id, bytes) => self.task_managers[index].on_grant(run, id, bytes),
+            _ => {}
+        }
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Control => self.control(),
+            Event::Fault(fault) => self.befall(fault),
+            Event::Effect(process, id, operation, answer) => self.take_effect(process, id, &operation, answer),
+            Event::Resume(process) => self.resume_process(process),
+            Event::Kill(process, silently) => self.kill(process, silently),
+            Event::JobManagerLost(index) => self.on_job_manager_lost(index),
+            Event::JobManagerExited(index, record) => self.on_job_manager_exited(index, &record),
+            Event::TaskManagerGone(index) => self.on_task_manager_gone(index),
+            Event::Master(index, _) | Event::WakeJobManager(index) => self.deliver(Process::JobManager(index), event),
+            Event::Answer(process, ..) => self.deliver(process, event),
+            Event::ToTaskManager(index, ..)
+            | Event::WakeTaskManager(index)
+            | Event::Frame(index, ..)
+            | Event::Grant(index, ..) => self.deliver(Process::TaskManager(index), event),
+        }
+    }
+
+    // --- The store --------------------------------------------------------------------------------------------
+
+    fn submit(&mut self, process: Process, id: u64, operation: StoreOperation) {
+        let is_out = self.outage_until > self.now;
+        let failures = if self.now > LIMIT / 2 { 0 } else { self.scenario.store_failures };
+        let fate = ObjectStore::fate(&mut self.rng, &operation, failures, is_out);
+        let answer = fate.clear.then_some(fate.answer_after);
+        if let Some(delay) = fate.effect_after {
+            if fate.repeated {
+                self.schedule(delay, Event::Effect(process, id, operation.clone(), None));
+            }
+            self.schedule(delay, Event::Effect(process, id, operation, answer.map(|after| after - delay)));
+        }
+        if !fate.clear {
+            self.schedule(fate.answer_after, Event::Answer(process, id, no_answer()));
+        }
+    }
+
+    fn take_effect(&mut self, process: Process, id: u64, operation: &StoreOperation, answer: Option<u64>) {
+        if let StoreOperation::Delete { keys } = operation {
+            for key in keys.iter().filter(|key| self.store.get(key).is_some()).cloned().collect::<Vec<_>>() {
+                if let Err(what) = self.check.on_delete(&key) {
+                    self.violate(format!("{process:?}: {what}"));
+                }
+            }
+        }
+        let reply = self.store.apply(operation);
+        if let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, &reply) {
+            self.trace(|| format!("{process:?} put {key}{}", describe(key, bytes)));
+            if answer.is_none() && key.contains("/ledger/") {
+                self.check.coverage.unclear_appends += 1;
+            }
+            if let Err(what) = self.check.on_put(key, bytes, &self.store) {
+                self.violate(what);
+            }
+        }
+        if let Some(after) = answer {
+            self.schedule(after, Event::Answer(process, id, reply));
+        }
+    }
+
+    // --- JobManagers ------------------------------------------------------------------------------------------
+
+    pub(super) fn wake_job_manager_at(&mut self, index: usize, at: u64) {
+        if self.job_managers[index].wakes_at.is_none_or(|planned| at < planned) {
+            self.job_managers[index].wakes_at = Some(at);
+            let delay = at.saturating_sub(self.now);
+            self.schedule(delay, Event::WakeJobManager(index));
+        }
+    }
+
+    fn drive(&mut self, index: usize, event: MasterEvent) {
+        if self.tracing && !is_noise(&event) {
+            self.trace(|| format!("jm-{index} <- {}", short(&format!("{event:?}"))));
+        }
+        let actions = self.job_managers[index].handle(self.now, event);
+        for action in actions {
+            self.act(index, action);
+        }
+        if let Some(at) = self.job_managers[index].next_wakeup() {
+            // Never at once: a wakeup that is due but not served would stop the world.
+            self.wake_job_manager_at(index, at.max(self.now + 1));
+        }
+    }
+
+    fn act(&mut self, index: usize, action: Action) {
+        match action {
+            Action::Store { id, operation } => self.submit(Process::JobManager(index), id.0, operation),
+            Action::Send { session, message } => {
+                if !matches!(message, ToTaskManager::Heartbeat) {
+                    self.trace(|| format!("jm-{index} -> {session:?} {}", short(&format!("{message:?}"))));
+                }
+                self.send_down(session, Some(message));
+            }
+            Action::Close { session } => self.close(session, true),
+            Action::Exit(record) => {
+                self.kill(Process::JobManager(index), false);
+                let delay = self.rng.u64(20..400);
+                self.schedule(delay, Event::JobManagerExited(index, record));
+            }
+        }
+    }
+
+    // --- TaskManagers -----------------------------------------------------------------------------------------
+
+    fn tick_task_manager(&mut self, index: usize) {
+        let period = self.rng.u64(15..60);
+        self.schedule(period, Event::WakeTaskManager(index));
+        if self.task_managers[index].session.is_none() {
+            self.connect(index);
+        }
+        let ready = self.task_managers.iter().filter(|one| one.alive);
+        let ready = ready.filter_map(|one| Some((one.setup.name.clone(), one.run()?))).collect();
+        let effects = self.task_managers[index].tick(self.now, &ready);
+        self.effect(index, effects);
+    }
+
+    /// Looks for the JobManager of its generation.
+    fn connect(&mut self, index: usize) {
+        let generation = self.task_managers[index].setup.generation.0;
+        let of_generation =
+            |at: &usize| self.job_managers[*at].alive && self.job_managers[*at].generation == generation;
+        let current = self.current().filter(of_generation);
+        let Some(job_manager) = current.or_else(|| (0..self.job_managers.len()).rev().find(of_generation)) else {
+            return;
+        };
+        let session = SessionId(self.order);
+        self.order += 1;
+        let (now, task_manager) = (self.now, index);
+        let one = Session { job_manager, task_manager, open: true, last_up: now, last_down: now, held_until: 0 };
+        self.sessions.insert(session, one);
+        let effects = self.task_managers[index].connected(session, now);
+        self.effect(index, effects);
+    }
+
+    fn on_task_manager_message(&mut self, index: usize, session: SessionId, message: Option<ToTaskManager>) {
+        if self.task_managers[index].session != Some(session) {
+            return;
+        }
+        let Some(message) = message else {
+            self.task_managers[index].session = None;
+            return;
+        };
+        let effects = self.task_managers[index].on_message(message, self.now);
+        self.effect(index, effects);
+    }
+
+    fn on_task_manager_answer(&mut self, index: usize, id: u64, reply: StoreReply) {
+        let is_latest = self.task_managers[index].setup.generation >= self.check.fold().generation;
+        match self.task_managers[index].on_store_reply(id, reply, is_latest) {
+            Ok(effects) => self.effect(index, effects),
+            Err(what) => self.violate(what),
+        }
+    }
+
+    fn effect(&mut self, index: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send(message) => {
+                    if let Some(session) = self.task_managers[index].session {
+                        self.send_up(session, message);
+                    }
+                }
+                Effect::Store(id, operation) => self.submit(Process::TaskManager(index), id, operation),
+                Effect::Frame(to, run, id, frame) => {
+                    if let Some((to, delay)) = self.link(index, &to) {
+                        self.schedule(delay, Event::Frame(to, run, id, frame));
+                    }
+                }
+                Effect::Grant(to, run, id, bytes) => {
+                    if let Some((to, delay)) = self.link(index, &to) {
+                        self.schedule(delay, Event::Grant(to, run, id, bytes));
+                    }
+                }
+                Effect::Close => {
+                    if let Some(session) = self.task_managers[index].session.take() {
+                        self.close(session, false);
+                    }
+                }
+                Effect::Exit => self.kill(Process::TaskManager(index), false),
+            }
+        }
+    }
+
+    /// The way between two TaskManagers: first in, first out.
+    fn link(&mut self, from: usize, to: &TaskManagerId) -> Option<(usize, u64)> {
+        let to = self.task_managers.iter().position(|one| one.setup.name == *to)?;
+        let arrives = self.now + self.rng.u64(1..40);
+        let last = self.links.entry((from, to)).or_default();
+        *last = (*last).max(arrives);
+        Some((to, *last - self.now))
+    }
+
+    // --- Sessions ---------------------------------------------------------------------------------------------
+
+    fn send_down(&mut self, session: SessionId, message: Option<ToTaskManager>) {
+        let latency = self.rng.u64(1..30);
+        let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) else { return };
+        one.last_down = one.last_down.max(self.now + latency).max(one.held_until);
+        let (delay, index) = (one.last_down - self.now, one.task_manager);
+        self.schedule(delay, Event::ToTaskManager(index, session, message));
+    }
+
+    fn send_up(&mut self, session: SessionId, message: FromTaskManager) {
+        let latency = self.rng.u64(1..30);
+        let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) else { return };
+        one.last_up = one.last_up.max(self.now + latency).max(one.held_until);
+        let (delay, index) = (one.last_up - self.now, one.job_manager);
+        self.schedule(delay, Event::Master(index, MasterEvent::Message { session, message }));
+    }
+
+    /// Ends a session after what was sent; the other side sees it.
+    fn close(&mut self, session: SessionId, by_job_manager: bool) {
+        if by_job_manager {
+            self.send_down(session, None);
+        } else if let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) {
+            let (delay, index) = (one.last_up.max(self.now + 1) - self.now, one.job_manager);
+            self.schedule(delay, Event::Master(index, MasterEvent::SessionClosed { session }));
+        }
+        if let Some(one) = self.sessions.get_mut(&session) {
+            one.open = false;
+        }
+    }
+
+    // --- Faults -----------------------------------------------------------------------------------------------
+
+    fn befall(&mut self, fault: Fault) {
+        self.trace(|| format!("fault: {fault:?}"));
+        let current = self.current();
+        match fault {
+            Fault::KillJobManager => {
+                if let Some(index) = current {
+                    self.kill(Process::JobManager(index), false);
+                    self.suspect(index);
+                }
+            }
+            Fault::PauseJobManager { millis, suspected } => {
+                if let Some(index) = current {
+                    self.pause(Process::JobManager(index), millis);
+                    if suspected {
+                        self.suspect(index);
+                    }
+                }
+            }
+            Fault::SuspectJobManager => {
+                if let Some(index) = current {
+                    self.suspect(index);
+                }
+            }
+            Fault::KillTaskManager { silently } => {
+                if let Some(index) = self.any_task_manager() {
+                    self.kill(Process::TaskManager(index), silently);
+                }
+            }
+            Fault::PauseTaskManager { millis } => {
+                if let Some(index) = self.any_task_manager() {
+                    self.pause(Process::TaskManager(index), millis);
+                }
+            }
+            Fault::FailTask => {
+                if let Some(index) = self.any_task_manager() {
+                    let effects = self.task_managers[index].fail_a_task();
+                    self.effect(index, effects);
+                }
+            }
+            Fault::StallSession { millis } => {
+                let open: Vec<_> = self.sessions.iter().filter(|(_, one)| one.open).map(|(id, _)| *id).collect();
+                if let Some(session) = self.rng.choice(open) {
+                    let until = self.now + millis;
+                    self.sessions.entry(session).and_modify(|one| one.held_until = until);
+                }
+            }
+            Fault::StoreOutage { millis } => self.outage_until = self.now + millis,
+            Fault::StartTwin { back } => self.start_twin(back),
+        }
+    }
+
+    fn suspect(&mut self, index: usize) {
+        let delay = self.rng.u64(100..3000);
+        self.schedule(delay, Event::JobManagerLost(index));
+    }
+
+    fn any_task_manager(&mut self) -> Option<usize> {
+        let alive: Vec<_> = (0..self.task_managers.len()).filter(|index| self.task_managers[*index].alive).collect();
+        self.rng.choice(alive)
+    }
+
+    fn pause(&mut self, process: Process, millis: u64) {
+        if self.is_alive(process) && !self.is_paused(process) {
+            self.paused.insert(process, vec![]);
+            self.schedule(millis, Event::Resume(process));
+        }
+    }
+
+    /// It goes on where it stopped, with all that has arrived meanwhile.
+    fn resume_process(&mut self, process: Process) {
+        let Some(waiting) = self.paused.remove(&process) else { return };
+        self.trace(|| format!("{process:?} goes on with {} events", waiting.len()));
+        for event in waiting {
+            self.deliver(process, event);
+        }
+    }
+
+    fn kill(&mut self, process: Process, silently: bool) {
+        if !self.is_alive(process) {
+            return;
+        }
+        self.trace(|| format!("{process:?} ends"));
+        self.paused.remove(&process);
+        let mine = |one: &Session| match process {
+            Process::JobManager(index) => one.job_manager == index,
+            Process::TaskManager(index) => one.task_manager == index,
+        };
+        let sessions: Vec<_> =
+            self.sessions.iter().filter(|(_, one)| one.open && mine(one)).map(|(id, _)| *id).collect();
+        for session in sessions {
+            if silently {
+                self.sessions.entry(session).and_modify(|one| one.open = false);
+            } else {
+                self.close(session, matches!(process, Process::JobManager(_)));
+            }
+        }
+        match process {
+            Process::JobManager(index) => self.job_managers[index].alive = false,
+            Process::TaskManager(index) => {
+                self.task_managers[index].alive = false;
+                let delay = self.rng.u64(50..1000);
+                self.schedule(delay, Event::TaskManagerGone(index));
+            }
+        }
+    }
+}
+
+fn describe(key: &str, bytes: &[u8]) -> String {
+    let entry = key.contains("/ledger/").then(|| sluice_protocol::ledger::Entry::from_bytes(bytes, key).ok()).flatten();
+    entry.map_or_else(String::new, |entry| {
+        format!(" generation {} attempt {}: {}", entry.generation, entry.attempt, short(&format!("{:?}", entry.kind)))
+    })
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+const fn is_noise(event: &MasterEvent) -> bool {
+    matches!(event, MasterEvent::Tick | MasterEvent::Message { message: FromTaskManager::Heartbeat, .. })
+}

@@ -1,0 +1,76 @@
+//! The protocol under many seeds, and proof that the seeds find what is broken on purpose.
+//!
+//! `SLUICE_SIM_SEED=n` replays one seed with a trace; `SLUICE_SIM_SEEDS=n` sets how many are run.
+
+use sluice_tests::simulation::scenario::Bug;
+use sluice_tests::simulation::{Coverage, run};
+use std::time::Instant;
+
+/// Seeds that CI runs.
+const SEEDS: u64 = 2500;
+
+/// What they may take on one core.
+const BUDGET_SECONDS: u64 = 60;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+#[test]
+fn seeds() {
+    if let Some(seed) = number("SLUICE_SIM_SEED") {
+        println!("seed {seed}");
+        let coverage = run(seed, None, true).unwrap_or_else(|violation| panic!("{violation}"));
+        return println!("{coverage:?}");
+    }
+    let seeds = number("SLUICE_SIM_SEEDS").unwrap_or(SEEDS);
+    let started = Instant::now();
+    let mut coverage = Coverage::default();
+    for seed in 0..seeds {
+        coverage.add(&run(seed, None, false).unwrap_or_else(|violation| panic!("{violation}")));
+    }
+    let seconds = started.elapsed().as_secs();
+    println!("{seeds} seeds in {seconds} s (budget {BUDGET_SECONDS} s for {SEEDS}): {coverage:?}");
+}
+
+/// Each planted bug is found by the seeds that CI runs anyway; says by how many of the first ones and how.
+fn is_found(bug: Bug) {
+    for seed in 0..SEEDS {
+        if let Err(violation) = run(seed, Some(bug), false) {
+            return println!("{bug:?}: found by seed {seed} at {} ms: {}", violation.at, violation.what);
+        }
+    }
+    panic!("{bug:?} planted, and {SEEDS} seeds did not find it");
+}
+
+#[test]
+fn a_broken_fence_is_found() {
+    is_found(Bug::Fence);
+}
+
+#[test]
+fn an_unclear_append_taken_for_a_failure_is_found() {
+    is_found(Bug::UnclearAppend);
+}
+
+#[test]
+fn an_own_append_taken_for_another_is_found() {
+    is_found(Bug::OwnAppend);
+}
+
+#[test]
+fn a_directive_carried_out_twice_is_found() {
+    is_found(Bug::Directive);
+}
+
+#[test]
+fn a_broken_alignment_is_found() {
+    is_found(Bug::Alignment);
+}
+
+/// The same seed is the same world, event by event.
+#[test]
+fn a_seed_replays() {
+    let twice = [run(7, None, false), run(7, None, false)].map(|run| format!("{:?}", run.expect("seed 7 holds")));
+    assert_eq!(twice[0], twice[1]);
+}
