@@ -63,11 +63,6 @@ impl JsonDecoder {
         Ok(Self { schema, text_schema, options, decoder, bytes, messages, suspicious: false })
     }
 
-    /// How many messages were pushed since the last [`JsonDecoder::finish`].
-    pub(crate) const fn len(&self) -> usize {
-        self.messages.len()
-    }
-
     /// Takes a message; `place` is handed back should it be bad.
     pub(crate) fn push(&mut self, place: (u32, i64), payload: &[u8]) {
         self.bytes.extend_from_slice(payload);

@@ -51,7 +51,11 @@ impl ClientLog {
         tracing::info!(target: "librdkafka", %error, "{reason}");
         if let Some(code) = error.rdkafka_error_code() {
             let text = if reason.is_empty() { error.to_string() } else { reason.to_owned() };
-            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some((code, text));
+            let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+            // "All brokers are down" follows the error that says why.
+            if code != RDKafkaErrorCode::AllBrokersDown || last.is_none() {
+                *last = Some((code, text));
+            }
         }
     }
 }
@@ -160,7 +164,7 @@ impl<C: ClientContext> Lookup<'_, C> {
                 }
                 Err(error) => error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown),
             };
-            self.check_access(topic, problem)?;
+            self.check_access(&format!("topic '{topic}'"), problem)?;
             let missing = matches!(problem, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic);
             if missing && started.elapsed() >= MISSING_GRACE {
                 return Err(self.missing(topic));

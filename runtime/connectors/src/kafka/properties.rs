@@ -44,7 +44,7 @@ const RULES: &[(&str, Rule)] = &[
     ("transactional.id", Rule::Refuse("the sink writes without transactions and names them itself; remove it")),
     (
         "enable.idempotence",
-        Rule::Only("true", "without it a retry could bring an older value of a key after a newer one; remove it"),
+        Rule::Only("true", "without it a retry could change the order of a key's values; remove it"),
     ),
     ("max.poll.records", Rule::Refuse(JAVA_ONLY)),
     ("max.block.ms", Rule::Refuse(JAVA_ONLY)),

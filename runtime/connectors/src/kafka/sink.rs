@@ -136,6 +136,11 @@ impl Writing {
     fn push_on(&mut self, options: &SinkOptions) -> Result<(), TaskError> {
         while let Some((batch, row)) = self.backlog.front_mut() {
             if !send_rows(&self.producer, &self.deliveries, options, batch, row)? {
+                // librdkafka gives room back only after the callback of the last message, which has woken the task
+                // already; no other delivery will.
+                if self.deliveries.pending.load(Ordering::Acquire) == 0 {
+                    (self.deliveries.waker)();
+                }
                 break;
             }
             self.backlog.pop_front();

@@ -7,7 +7,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,6 +36,24 @@ fn config(bootstrap: &str) -> ClientConfig {
     config
 }
 
+/// Waits for an answer of the admin client, whose own thread brings it.
+fn wait<T>(question: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut question = pin!(question);
+    loop {
+        match question.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => std::thread::park_timeout(TIMEOUT),
+        }
+    }
+}
+
 /// A name that no earlier run has used.
 pub(crate) fn unique(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -47,7 +69,7 @@ pub(crate) fn create_topic(bootstrap: &str, prefix: &str, partitions: i32) -> St
     let admin: AdminClient<DefaultClientContext> = config(bootstrap).create().unwrap();
     let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
     let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
-    for result in futures::executor::block_on(admin.create_topics(&[topic], &options)).unwrap() {
+    for result in wait(admin.create_topics(&[topic], &options)).unwrap() {
         result.unwrap();
     }
     name
@@ -58,7 +80,7 @@ pub(crate) fn grow_topic(bootstrap: &str, topic: &str, partitions: usize) {
     let admin: AdminClient<DefaultClientContext> = config(bootstrap).create().unwrap();
     let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
     let more = NewPartitions::new(topic, partitions);
-    for result in futures::executor::block_on(admin.create_partitions(&[more], &options)).unwrap() {
+    for result in wait(admin.create_partitions(&[more], &options)).unwrap() {
         result.unwrap();
     }
 }
@@ -69,7 +91,7 @@ pub(crate) fn delete_records(bootstrap: &str, topic: &str, before: i64) {
     let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(topic, 0, Offset::Offset(before)).unwrap();
-    futures::executor::block_on(admin.delete_records(&offsets, &options)).unwrap();
+    wait(admin.delete_records(&offsets, &options)).unwrap();
 }
 
 /// Sends records to a partition and waits until they are there. `None` is a tombstone.
