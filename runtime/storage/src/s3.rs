@@ -228,7 +228,7 @@ impl ObjectStore for S3Store {
         let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
         match self.within(place, self.deadlines.attempt, request).await? {
             Ok(output) => Ok(Some(output.content_length().and_then(|size| u64::try_from(size).ok()).unwrap_or(0))),
-            Err(refusal) if refusal.is_absent() => Ok(None),
+            Err(refusal) if refusal.is_absent_head() => Ok(None),
             Err(refusal) => Err(place.failure(&refusal)),
         }
     }

@@ -92,9 +92,14 @@ impl Refusal {
         matches!(self.status_and_code(), (412, _) | (_, "PreconditionFailed" | "ConditionalRequestConflict"))
     }
 
-    /// There is no such object, in a bucket that exists.
+    /// There is no such object, in a bucket that exists. Another 404 may come from anything that is no S3 server.
     pub(super) fn is_absent(&self) -> bool {
-        matches!(self.status_and_code(), (_, "NoSuchKey" | "NotFound") | (404, ""))
+        self.status_and_code().1 == "NoSuchKey"
+    }
+
+    /// The same for HEAD, whose answers carry no code.
+    pub(super) fn is_absent_head(&self) -> bool {
+        self.is_absent() || self.status_and_code().0 == 404
     }
 
     /// A range begins past the end of the object.
