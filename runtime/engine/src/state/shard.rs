@@ -16,8 +16,6 @@ pub(super) const CHUNK_ROWS: usize = 256;
 /// An index entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// The BIGINT key, or the hash of the encoded key.
-    word: u64,
     pub(super) row: u32,
     /// The key's position among the distinct keys of the batch that touched it last.
     pub(super) slot: u32,
@@ -115,20 +113,24 @@ impl Shard {
 
     #[inline]
     pub(super) fn bigint_key(&mut self, hash: u64, key: i64) -> &mut Entry {
-        let word = key as u64;
-        let found = self.index.entry(spread(hash), |entry| entry.word == word, |entry| spread(hash_bigint(entry.word)));
+        let (rows, width, word) = (&mut self.rows, self.width, key as u64);
+        let found = self.index.entry(
+            spread(hash),
+            |entry| rows.get(width, entry.row)[0] == word,
+            |entry| spread(hash_bigint(rows.get(width, entry.row)[0])),
+        );
         match found {
             hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
             hash_table::Entry::Vacant(vacant) => {
-                let row = self.rows.push(self.width, word);
-                vacant.insert(Entry { word, row, slot: u32::MAX }).into_mut()
+                let row = rows.push(width, word);
+                vacant.insert(Entry { row, slot: u32::MAX }).into_mut()
             }
         }
     }
 
     pub(super) fn null_key(&mut self) -> &mut Entry {
         let (rows, width) = (&mut self.rows, self.width);
-        self.null.get_or_insert_with(|| Entry { word: 0, row: rows.push(width, 0), slot: u32::MAX })
+        self.null.get_or_insert_with(|| Entry { row: rows.push(width, 0), slot: u32::MAX })
     }
 
     #[inline]
@@ -136,14 +138,14 @@ impl Shard {
         let (rows, arena, width) = (&mut self.rows, &mut self.arena, self.width);
         let found = self.index.entry(
             spread(hash),
-            |entry| entry.word == hash && arena.get(rows.get(width, entry.row)[0]) == key,
-            |entry| spread(entry.word),
+            |entry| arena.get(rows.get(width, entry.row)[0]) == key,
+            |entry| spread(key_group::hash(arena.get(rows.get(width, entry.row)[0]))),
         );
         match found {
             hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
             hash_table::Entry::Vacant(vacant) => {
                 let row = rows.push(width, arena.push(key));
-                vacant.insert(Entry { word: hash, row, slot: u32::MAX }).into_mut()
+                vacant.insert(Entry { row, slot: u32::MAX }).into_mut()
             }
         }
     }
