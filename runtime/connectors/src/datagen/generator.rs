@@ -94,7 +94,6 @@ pub(super) const fn column_seed(seed: u64, position: u64) -> u64 {
 
 /// A random number scaled to `[0, span)`, by multiplication.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of a product below 2^128 is below 2^64")]
 const fn scale(random: u64, span: u128) -> u64 {
     ((random as u128 * span) >> 64) as u64
 }

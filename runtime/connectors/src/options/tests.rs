@@ -52,6 +52,23 @@ fn without<'a>(base: &[(&'a str, &'a str)], key: &str) -> Vec<(&'a str, &'a str)
     base.iter().filter(|(name, _)| *name != key).copied().collect()
 }
 
+/// Options, the option at fault, what the message says.
+type Case<'a> = (Vec<(&'a str, &'a str)>, Option<&'a str>, &'a [&'a str]);
+
+fn check(case: &Case<'_>, error: &TableError) {
+    let (options, option, parts) = case;
+    assert_eq!(error.option.as_deref(), *option, "{options:?}: {error}");
+    for part in *parts {
+        assert!(error.to_string().contains(part), "{options:?}: '{part}' is not in: {error}");
+    }
+}
+
+fn check_sources(cases: &[Case<'_>]) {
+    for case in cases {
+        check(case, &source_error(&case.0));
+    }
+}
+
 #[test]
 fn what_is_right_is_taken() {
     let group = ("properties.group.id", "g");
@@ -107,7 +124,7 @@ fn what_is_right_is_taken() {
 #[test]
 fn a_wrong_source_names_the_option_and_the_way_out() {
     let started = with(&KAFKA, &[("scan.startup.mode", "latest-offset")]);
-    let cases: Vec<(Vec<(&str, &str)>, Option<&str>, &[&str])> = vec![
+    check_sources(&[
         (vec![], None, &["'connector' is missing", "'kafka'"]),
         (vec![("connector", "kafak")], Some("connector"), &["'kafak'", "did you mean 'kafka'?"]),
         (vec![("connector", "print")], Some("connector"), &["cannot be read from", "'datagen'"]),
@@ -124,6 +141,13 @@ fn a_wrong_source_names_the_option_and_the_way_out() {
             Some("properties.bootstrap.servers"),
             &["'properties.bootstrap.servers' is missing"],
         ),
+    ]);
+}
+
+#[test]
+fn a_wrong_start_or_property_is_named() {
+    let started = with(&KAFKA, &[("scan.startup.mode", "latest-offset")]);
+    check_sources(&[
         (
             with(&started, &[("scan.startup.mode", "earliest")]),
             Some("scan.startup.mode"),
@@ -170,6 +194,12 @@ fn a_wrong_source_names_the_option_and_the_way_out() {
         ),
         (with(&started, &[("key.format", "json")]), Some("key.format"), &["not supported"]),
         (with(&started, &[("topic", "a"), ("topic", "b")]), Some("topic"), &["given twice"]),
+    ]);
+}
+
+#[test]
+fn a_wrong_generator_is_named() {
+    check_sources(&[
         (
             vec![("connector", "datagen"), ("fields.pw.kind", "random")],
             Some("fields.pw.kind"),
@@ -186,52 +216,43 @@ fn a_wrong_source_names_the_option_and_the_way_out() {
             &["'3'", "9"],
         ),
         (vec![("connector", "datagen"), ("rows-per-second", "fast")], Some("rows-per-second"), &["'fast'"]),
-    ];
-    for (options, option, parts) in cases {
-        let error = source_error(&options);
-        assert_eq!(error.option.as_deref(), option, "{options:?}: {error}");
-        for part in parts {
-            assert!(error.to_string().contains(part), "{options:?}: '{part}' is not in: {error}");
-        }
-    }
+    ]);
 }
 
 #[test]
 fn a_wrong_sink_names_the_option_and_the_way_out() {
-    let cases: Vec<(&[usize], Vec<(&str, &str)>, Option<&str>, &[&str])> = vec![
-        (&[], UPSERT.to_vec(), None, &["PRIMARY KEY"]),
-        (&[0], with(&UPSERT, &[("sink.parallelism", "2")]), Some("sink.parallelism"), &["not supported"]),
+    let cases: Vec<(&[usize], Case<'_>)> = vec![
+        (&[], (UPSERT.to_vec(), None, &["PRIMARY KEY"])),
+        (&[0], (with(&UPSERT, &[("sink.parallelism", "2")]), Some("sink.parallelism"), &["not supported"])),
         (
             &[0],
-            with(&UPSERT, &[("properties.transactional.id", "x")]),
-            Some("properties.transactional.id"),
-            &["remove"],
+            (with(&UPSERT, &[("properties.transactional.id", "x")]), Some("properties.transactional.id"), &["remove"]),
         ),
-        (&[0], without(&UPSERT, "key.format"), Some("key.format"), &["'key.format' is missing"]),
-        (&[0], with(&UPSERT, &[("topic", "a;b")]), Some("topic"), &["one topic"]),
-        (&[0], with(&UPSERT, &[("scan.startup.mode", "x")]), Some("scan.startup.mode"), &["has no option"]),
-        (&[0], KAFKA.to_vec(), Some("connector"), &["PRIMARY KEY", "upsert-kafka"]),
+        (&[0], (without(&UPSERT, "key.format"), Some("key.format"), &["'key.format' is missing"])),
+        (&[0], (with(&UPSERT, &[("topic", "a;b")]), Some("topic"), &["one topic"])),
+        (&[0], (with(&UPSERT, &[("scan.startup.mode", "x")]), Some("scan.startup.mode"), &["has no option"])),
+        (&[0], (KAFKA.to_vec(), Some("connector"), &["PRIMARY KEY", "upsert-kafka"])),
         (
             &[],
-            with(&KAFKA, &[("sink.delivery-guarantee", "exactly-once")]),
-            Some("sink.delivery-guarantee"),
-            &["at-least-once"],
+            (
+                with(&KAFKA, &[("sink.delivery-guarantee", "exactly-once")]),
+                Some("sink.delivery-guarantee"),
+                &["at-least-once"],
+            ),
         ),
-        (&[], vec![("connector", "datagen")], Some("connector"), &["cannot be written to", "'print'"]),
+        (&[], (vec![("connector", "datagen")], Some("connector"), &["cannot be written to", "'print'"])),
         (
             &[],
-            vec![("connector", "print"), ("print-identifer", "x")],
-            Some("print-identifer"),
-            &["did you mean 'print-identifier'?"],
+            (
+                vec![("connector", "print"), ("print-identifer", "x")],
+                Some("print-identifer"),
+                &["did you mean 'print-identifier'?"],
+            ),
         ),
-        (&[], vec![("connector", "blackhole"), ("x", "y")], Some("x"), &["has no option"]),
+        (&[], (vec![("connector", "blackhole"), ("x", "y")], Some("x"), &["has no option"])),
     ];
-    for (key, options, option, parts) in cases {
-        let error = sink_error(key, &options);
-        assert_eq!(error.option.as_deref(), option, "{options:?}: {error}");
-        for part in parts {
-            assert!(error.to_string().contains(part), "{options:?}: '{part}' is not in: {error}");
-        }
+    for (key, case) in cases {
+        check(&case, &sink_error(key, &case.0));
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! - `broker`: topics, records in and out by a plain client. - `task`: what the task loop does with a source or sink.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "the whole crate is tests")]
+
 mod broker;
 mod sink;
 mod source;
