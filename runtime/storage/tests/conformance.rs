@@ -1,4 +1,5 @@
 //! One suite that every store passes: what the ledger and checkpoints rely on.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod common;
 
@@ -47,7 +48,9 @@ async fn one_of_many_racing_puts_wins(store: &Arc<dyn ObjectStore>) {
         let key = format!("race/{round}");
         let racers = (0..8).map(|racer| {
             let (store, key) = (Arc::clone(store), key.clone());
-            tokio::spawn(async move { (racer, store.put_if_absent(&key, Bytes::from(format!("{racer}"))).await.unwrap()) })
+            tokio::spawn(
+                async move { (racer, store.put_if_absent(&key, Bytes::from(format!("{racer}"))).await.unwrap()) },
+            )
         });
         let outcomes = futures::future::join_all(racers).await;
         let winners: Vec<i32> = outcomes
@@ -63,7 +66,9 @@ async fn one_of_many_racing_puts_wins(store: &Arc<dyn ObjectStore>) {
 
 async fn ranges_are_cut_off_at_the_end(store: &dyn ObjectStore) {
     store.put_if_absent("range", Bytes::from_static(b"0123456789")).await.unwrap();
-    for (range, expected) in [(2..5, "234"), (0..10, "0123456789"), (8..100, "89"), (10..20, ""), (99..100, ""), (3..3, "")] {
+    for (range, expected) in
+        [(2..5, "234"), (0..10, "0123456789"), (8..100, "89"), (10..20, ""), (99..100, ""), (3..3, "")]
+    {
         let found = store.get_range("range", range.clone()).await.unwrap();
         assert_eq!(found, Some(Bytes::from(expected)), "{range:?}");
     }
@@ -159,7 +164,8 @@ async fn memory_store_conforms() {
 #[tokio::test(flavor = "multi_thread")]
 async fn file_store_conforms() {
     let directory = common::TemporaryDirectory::new("conformance");
-    passes_everything(Arc::new(FileStore::new(directory.path().join("not/yet/there"), StoreDeadlines::default()))).await;
+    passes_everything(Arc::new(FileStore::new(directory.path().join("not/yet/there"), StoreDeadlines::default())))
+        .await;
     let left = walk(directory.path());
     assert!(!left.iter().any(|name| name.contains(".sluice-put-")), "temporary files are removed: {left:?}");
 }

@@ -1,4 +1,5 @@
 //! What stores answer when things are wrong: lost responses, outages, credentials, buckets, stores to be refused.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod common;
 

@@ -9,10 +9,10 @@ use s3s::auth::SimpleAuth;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
     CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput,
-    DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ETag, GetObjectInput, GetObjectOutput, HeadBucketInput,
-    HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListMultipartUploadsInput, ListMultipartUploadsOutput,
-    ListObjectsV2Input, ListObjectsV2Output, MultipartUpload, Object, PutObjectInput, PutObjectOutput, StreamingBlob,
-    UploadPartInput, UploadPartOutput,
+    DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ETag, GetObjectInput, GetObjectOutput,
+    HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListMultipartUploadsInput,
+    ListMultipartUploadsOutput, ListObjectsV2Input, ListObjectsV2Output, MultipartUpload, Object, PutObjectInput,
+    PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput,
 };
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
@@ -135,7 +135,10 @@ impl S3 for Service {
         .await
     }
 
-    async fn delete_objects(&self, request: S3Request<DeleteObjectsInput>) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    async fn delete_objects(
+        &self,
+        request: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let input = request.input;
         if input.delete.objects.len() > DELETE_LIMIT {
             return Err(s3_error!(MalformedXML));
@@ -147,7 +150,10 @@ impl S3 for Service {
         .await
     }
 
-    async fn list_objects_v2(&self, request: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+    async fn list_objects_v2(
+        &self,
+        request: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let input = request.input;
         if input.delimiter.as_ref().is_some_and(|delimiter| !delimiter.is_empty()) {
             return Err(s3_error!(NotImplemented, "lists with a delimiter"));

@@ -1,0 +1,213 @@
+//! The binary as a person meets it: what it prints, how it ends, and that killed jobs go on where they were.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const JOB: &str = "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {name: numbers}
+spec:
+  program:
+    sql: |
+      CREATE TABLE numbers (k BIGINT) WITH ('connector'='datagen', 'number-of-rows'='ROWS', 'rows-per-second'='RATE',
+        'fields.k.min'='1', 'fields.k.max'='5');
+      CREATE TABLE counts (k BIGINT, c BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
+      INSERT INTO counts SELECT k, COUNT(*) AS c FROM numbers GROUP BY k;
+  parallelism: 2
+  checkpointing: {interval: 200ms}
+";
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sluice-command-line-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command.args(line.split_whitespace()).current_dir(&self.0).stdin(Stdio::null()).env_remove("RUST_LOG");
+        command
+    }
+
+    fn run(&self, line: &str) -> Ran {
+        Ran::from(self.command(line).output().unwrap())
+    }
+
+    fn write_job(&self, rows: u64, rate: u64) {
+        let job = JOB.replace("ROWS", &rows.to_string()).replace("RATE", &rate.to_string());
+        std::fs::write(self.0.join("job.yaml"), job).unwrap();
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Reads standard error until a line holds the words.
+fn wait_for_line(child: &mut Child, words: &str) {
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut seen = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "'{words}' was not said:\n{seen}");
+        seen.push_str(&line);
+        if line.contains(words) {
+            break;
+        }
+    }
+    // Whoever writes on must not be stopped by a full pipe.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+}
+
+/// The counts of all keys in the newest checkpoint.
+fn counted(directory: &Directory) -> u64 {
+    let inspected = directory.run("checkpoint inspect ./sluice-checkpoints --rows 100");
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    let rows = inspected.out.lines().skip_while(|line| !line.contains("first ")).skip(2);
+    rows.filter_map(|line| line.split_whitespace().nth(2)).map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_job_runs_to_its_end_and_its_checkpoint_tells_the_counts() {
+    let directory = Directory::new("end");
+    directory.write_job(20_000, 20_000);
+    let ran = directory.run("run job.yaml --rest-port 0");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("finished"), "{ran:?}");
+    let listed = directory.run("checkpoint list --manifest job.yaml");
+    assert!(listed.out.contains("default/numbers-") && listed.out.contains("finished"), "{listed:?}");
+    assert_eq!(counted(&directory), 20_000);
+}
+
+#[test]
+fn a_killed_job_resumes_without_losing_or_doubling_a_row() {
+    let directory = Directory::new("killed");
+    directory.write_job(40_000, 10_000);
+    let mut child = directory.command("run job.yaml --rest-port 0").stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(2_000));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = counted(&directory);
+    assert!(before > 0 && before < 40_000, "killed in the middle, at {before}");
+    let ran = directory.run("run job.yaml --rest-port 0 --resume");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(counted(&directory), 40_000);
+}
+
+#[test]
+fn an_interrupt_stops_with_a_last_checkpoint() {
+    let directory = Directory::new("interrupt");
+    directory.write_job(1_000_000, 10_000);
+    let mut child = directory.command("run job.yaml --rest-port 0").stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    signal(&child, "INT");
+    let status = child.wait().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("resume with: sluice run job.yaml --resume"), "{said}");
+    let listed = directory.run("checkpoint list --manifest job.yaml");
+    assert!(listed.out.contains("stopped"), "{listed:?}");
+}
+
+#[test]
+fn the_demo_survives_a_kill() {
+    let directory = Directory::new("demo");
+    let mut child = directory.command("demo").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_line(&mut child, "checkpoint 3 ");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ran = directory.run("demo --resume");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.contains("400,000 counted: none lost, none doubled"), "{ran:?}");
+}
+
+#[test]
+fn a_snapshot_is_restored_by_path() {
+    let directory = Directory::new("snapshot");
+    directory.write_job(10_000, 100_000);
+    assert_eq!(directory.run("run job.yaml --rest-port 0").code, Some(0));
+    let listed = directory.run("checkpoint list ./sluice-checkpoints").out;
+    let path = listed.split_whitespace().find(|word| word.contains("/chk-")).unwrap();
+    let path = path.strip_prefix("file://").unwrap();
+    let line = format!("run job.yaml --rest-port 0 --checkpoint-dir other -s {path}/_metadata");
+    let restored = directory.run(&line);
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    // All rows were read before the snapshot, so the restored job adds none and keeps all.
+    let inspected = directory.run("checkpoint inspect other --rows 100").out;
+    assert!(inspected.contains("default/numbers-"), "{inspected}");
+    let missing = directory.run("run job.yaml --rest-port 0 -s ./nowhere/chk-7");
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+    assert!(missing.err.contains("nowhere/chk-7"), "{missing:?}");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let directory = Directory::new("wrong");
+    directory.write_job(10, 10);
+    for (line, code, words) in [
+        ("run missing.yaml", 2, "missing.yaml"),
+        ("run job.yaml --resume --rest-port 0", 2, "--resume: there is nothing to resume"),
+        ("checkpoint inspect ./nothing", 2, "there is no checkpoint below file:///"),
+        ("checkpoint list gs://bucket", 2, "'gs://bucket' is no address of storage"),
+        ("checkpoint list", 2, "--manifest"),
+        ("run job.yaml -n", 2, "--from-snapshot"),
+        ("run job.yaml --paralelism 2", 2, "--parallelism"),
+        ("jobmanager --namespace a --name b --uid c --generation one", 2, "--generation"),
+    ] {
+        let ran = directory.run(line);
+        assert_eq!(ran.code, Some(code), "{line}: {ran:?}");
+        assert!(ran.err.contains(words), "{line}: {ran:?}");
+        assert!(!ran.err.contains("panicked"), "{line}: {ran:?}");
+    }
+    let listed = directory.run("checkpoint list .");
+    assert_eq!((listed.code, listed.out.starts_with("no checkpoints below file:///")), (Some(0), true), "{listed:?}");
+}
+
+#[test]
+fn manifests_are_validated_and_planned_without_running() {
+    let directory = Directory::new("validate");
+    directory.write_job(10, 10);
+    let valid = directory.run("validate job.yaml");
+    assert_eq!((valid.code, valid.out.contains("job.yaml: ok")), (Some(0), true), "{valid:?}");
+    let plan = directory.run("plan job.yaml");
+    assert!(plan.out.contains("uid") && plan.out.contains("hash[k]"), "{plan:?}");
+    let typo = JOB.replace("parallelism", "paralelism");
+    std::fs::write(directory.path().join("typo.yaml"), typo).unwrap();
+    let both = directory.run("validate typo.yaml job.yaml");
+    assert_eq!(both.code, Some(2), "{both:?}");
+    assert!(both.err.contains("paralelism") && both.err.contains("did you mean parallelism?"), "{both:?}");
+    assert!(both.out.contains("job.yaml: ok"), "the second is checked too: {both:?}");
+}
