@@ -1,1 +1,381 @@
-//! later
+//! The ledger's rules one by one, against hand-written replies of a store.
+use super::append::{AppendStep, Appender, backoff};
+use super::decide::{StartDecision, Starter, decide_start};
+use super::entry::{self, FOLD_LIMIT};
+use super::read::{LedgerReader, ReadStep};
+use super::*;
+use crate::RandomSource;
+use crate::failure::Failure;
+use crate::ids::{AppendId, Attempt, CheckpointId, Generation, ProcessId};
+use crate::job_master::{Directive, Planted, StartFrom};
+use crate::paths::JobPaths;
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
+use crate::time::{TimeSpan, Timestamp};
+
+fn paths() -> JobPaths {
+    JobPaths::of_directory("default/pv-1")
+}
+
+fn random() -> impl RandomSource {
+    let mut state = 0_u64;
+    move || {
+        state += 1;
+        state
+    }
+}
+
+fn entry(number: u64, generation: u64, kind: EntryKind) -> Entry {
+    Entry {
+        version: entry::VERSION,
+        number,
+        append_id: AppendId(format!("append-{generation}-{number}")),
+        process: ProcessId(format!("process-{generation}")),
+        generation: Generation(generation),
+        attempt: Attempt(1),
+        revision: 1,
+        directive: "1".to_owned(),
+        time: Timestamp(5),
+        kind,
+        fold: Fold::default(),
+    }
+}
+
+fn started(restored_from: Option<SnapshotReference>) -> EntryKind {
+    EntryKind::Started { cause: StartCause::Start, restored_from, probed: None }
+}
+
+fn checkpoint(generation: u64, id: u64, ends: Ends, drops: Vec<CheckpointKey>) -> EntryKind {
+    let checkpoint = RetainedCheckpoint {
+        key: CheckpointKey { generation: Generation(generation), id: CheckpointId(id) },
+        triggered_at: Timestamp(1),
+        completed_at: Timestamp(2),
+        bytes: 3,
+    };
+    EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops }
+}
+
+fn snapshot(directory: &str) -> SnapshotReference {
+    SnapshotReference { directory: directory.to_owned(), checkpoint: CheckpointId(1), allow_non_restored_state: false }
+}
+
+fn no_answer() -> StoreReply {
+    StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message: "timeout".to_owned() })
+}
+
+fn object(entry: &Entry) -> StoreReply {
+    StoreReply::Object(entry.to_bytes().unwrap())
+}
+
+/// Folds entries on top of each other as their writers do.
+fn chain(kinds: Vec<(u64, EntryKind)>) -> Entry {
+    let mut last: Option<Entry> = None;
+    for (number, (generation, kind)) in (1..).zip(kinds) {
+        let fold = last.as_ref().map(Entry::folded).unwrap_or_default();
+        last = Some(Entry { fold, ..entry(number, generation, kind) });
+    }
+    last.unwrap()
+}
+
+// --- The format ------------------------------------------------------------------------------------------------
+
+#[test]
+fn an_entry_reads_what_it_writes() {
+    let written = chain(vec![(1, started(Some(snapshot("a")))), (1, checkpoint(1, 1, Ends::Stop, vec![]))]);
+    assert_eq!(Entry::from_bytes(&written.to_bytes().unwrap(), "x"), Ok(written));
+}
+
+#[test]
+fn unknown_kinds_and_newer_versions_are_refused_by_name() {
+    let text = String::from_utf8(entry(1, 1, EntryKind::Stopped).to_bytes().unwrap()).unwrap();
+    let unknown = text.replace("\"Stopped\"", "\"Rebalanced\"");
+    assert_eq!(
+        Entry::from_bytes(unknown.as_bytes(), "ledger/1"),
+        Err(LedgerError::UnknownKind { place: "ledger/1".into(), found: "Rebalanced".into() })
+    );
+    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+    assert_eq!(
+        Entry::from_bytes(newer.as_bytes(), "ledger/1"),
+        Err(LedgerError::NewerVersion { place: "ledger/1".into(), found: 2 })
+    );
+    assert_eq!(
+        EntryHeader::from_bytes(unknown.as_bytes(), "x").unwrap().generation,
+        Generation(1),
+        "whose it is shows"
+    );
+    assert!(matches!(Entry::from_bytes(b"{}", "x"), Err(LedgerError::Unreadable { .. })));
+}
+
+#[test]
+fn a_fold_above_its_limit_is_refused() {
+    let mut large = entry(7, 1, EntryKind::Stopped);
+    large.fold.directive = "x".repeat(FOLD_LIMIT);
+    assert!(matches!(large.to_bytes(), Err(LedgerError::FoldTooLarge { number: 7, .. })));
+}
+
+// --- The fold --------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_fold_keeps_what_is_retained_and_first_entries() {
+    let key = CheckpointKey { generation: Generation(1), id: CheckpointId(1) };
+    let fold = chain(vec![
+        (1, started(None)),
+        (1, checkpoint(1, 1, Ends::None, vec![])),
+        (2, started(Some(snapshot("default/pv-1/1/chk-1")))),
+        (2, checkpoint(2, 2, Ends::None, vec![key])),
+        (2, EntryKind::CheckpointFailed { id: CheckpointId(3), failure: Failure::external("X", "x") }),
+    ])
+    .folded();
+    assert_eq!(fold.first_entries, [1, 3]);
+    assert_eq!(fold.retained.iter().map(|one| one.key.id.0).collect::<Vec<_>>(), [2]);
+    assert_eq!((fold.last_checkpoint, fold.state), (CheckpointId(3), LedgerState::Running));
+    assert_eq!(fold.restore_point, RestorePoint::Latest);
+}
+
+#[test]
+fn a_start_is_repeated_until_its_first_checkpoint() {
+    let retained = checkpoint(1, 1, Ends::None, vec![]);
+    let empty = chain(vec![(1, started(None)), (1, retained.clone()), (2, started(None))]).folded();
+    assert_eq!(empty.restore_point, RestorePoint::Empty, "what is retained is not restored after an empty start");
+    let placed = chain(vec![(1, started(None)), (1, retained), (2, started(Some(snapshot("s3://b/x"))))]).folded();
+    assert_eq!(placed.restore_point, RestorePoint::Snapshot(snapshot("s3://b/x")));
+}
+
+#[test]
+fn only_a_closing_start_keeps_an_end_that_was_reached() {
+    let ended = vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Finish, vec![]))];
+    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    assert_eq!(chain([ended.clone(), vec![(2, close)]].concat()).folded().ending, Ends::Finish);
+    assert_eq!(chain([ended, vec![(2, started(None))]].concat()).folded().ending, Ends::None);
+}
+
+#[test]
+fn results_of_the_last_requests_are_kept() {
+    let request = |id: u64| EntryKind::SavepointRequested {
+        id: id.to_string(),
+        kind: "savepoint".into(),
+        deadline: Timestamp(9),
+    };
+    let mut kinds: Vec<_> = (0..60).map(|id| (1, request(id))).collect();
+    kinds.push((1, EntryKind::Savepoint { id: "59".into(), path: "s3://b/sp".into() }));
+    let fold = chain(kinds).folded();
+    assert_eq!(fold.requests.len(), 50);
+    assert_eq!(fold.requests[49].result, Some(fold::RequestResult::Path("s3://b/sp".into())));
+}
+
+// --- Appending: L2 ---------------------------------------------------------------------------------------------
+
+fn appending(kind: EntryKind) -> (Appender, Entry) {
+    let mut appender = Appender::new(paths(), Planted::default());
+    let entry = entry(5, 1, kind);
+    let operation = appender.begin(entry.clone()).unwrap();
+    assert!(matches!(operation, StoreOperation::PutIfAbsent { key, .. } if key.ends_with("ledger/0000000005.json")));
+    (appender, entry)
+}
+
+/// The reply is lost; the number is read after a pause.
+fn lose_reply(appender: &mut Appender, now: u64) -> u64 {
+    assert_eq!(appender.on_reply(no_answer(), Timestamp(now), &mut random()), AppendStep::Wait);
+    let at = appender.next_wakeup().unwrap();
+    assert!(matches!(appender.on_wakeup(at), Some(StoreOperation::Get { .. })));
+    at.0
+}
+
+#[test]
+fn a_clear_success_stands() {
+    let (mut appender, entry) = appending(EntryKind::Stopped);
+    let step = appender.on_reply(StoreReply::Put, Timestamp(1), &mut random());
+    assert_eq!(step, AppendStep::Appended(Box::new(entry)));
+    assert!(!appender.is_busy());
+}
+
+#[test]
+fn an_unclear_put_that_took_effect_stands() {
+    let (mut appender, entry) = appending(EntryKind::Stopped);
+    let now = lose_reply(&mut appender, 1);
+    let step = appender.on_reply(object(&entry), Timestamp(now), &mut random());
+    assert_eq!(step, AppendStep::Appended(Box::new(entry)));
+}
+
+#[test]
+fn a_412_for_the_own_entry_is_success() {
+    let (mut appender, entry) = appending(EntryKind::Stopped);
+    let step = appender.on_reply(StoreReply::Exists, Timestamp(1), &mut random());
+    assert!(matches!(step, AppendStep::Store(StoreOperation::Get { .. })), "exists says nothing of whose it is");
+    let step = appender.on_reply(object(&entry), Timestamp(1), &mut random());
+    assert_eq!(step, AppendStep::Appended(Box::new(entry)));
+}
+
+#[test]
+fn an_absent_entry_is_put_again_with_the_same_bytes() {
+    let (mut appender, entry) = appending(EntryKind::Stopped);
+    let now = lose_reply(&mut appender, 1);
+    let AppendStep::Store(StoreOperation::PutIfAbsent { bytes, .. }) =
+        appender.on_reply(StoreReply::Absent, Timestamp(now), &mut random())
+    else {
+        panic!("put again");
+    };
+    assert_eq!(bytes, entry.to_bytes().unwrap());
+}
+
+#[test]
+fn anothers_entry_is_named() {
+    let (mut appender, _) = appending(EntryKind::Stopped);
+    appender.on_reply(StoreReply::Exists, Timestamp(1), &mut random());
+    let step = appender.on_reply(object(&entry(5, 2, started(None))), Timestamp(1), &mut random());
+    assert!(matches!(step, AppendStep::Taken { header, .. } if header.generation == Generation(2)));
+}
+
+#[test]
+fn a_checkpoint_is_given_up_only_where_nothing_stands_and_what_stands_decides() {
+    let (mut appender, sent) = appending(checkpoint(1, 8, Ends::None, vec![]));
+    appender.give_up_checkpoint(CheckpointId(8));
+    let now = lose_reply(&mut appender, 1);
+    let AppendStep::Store(StoreOperation::PutIfAbsent { bytes, .. }) =
+        appender.on_reply(StoreReply::Absent, Timestamp(now), &mut random())
+    else {
+        panic!("CheckpointFailed is put");
+    };
+    let failed = Entry::from_bytes(&bytes, "x").unwrap();
+    assert!(matches!(failed.kind, EntryKind::CheckpointFailed { id: CheckpointId(8), .. }));
+    assert_eq!(failed.number, 5);
+    // The first put was only late: it stands after all, so the checkpoint is complete.
+    appender.on_reply(StoreReply::Exists, Timestamp(now), &mut random());
+    let step = appender.on_reply(object(&sent), Timestamp(now), &mut random());
+    assert_eq!(step, AppendStep::Appended(Box::new(sent)));
+}
+
+#[test]
+fn a_checkpoint_that_took_effect_is_not_given_up() {
+    let (mut appender, sent) = appending(checkpoint(1, 8, Ends::None, vec![]));
+    appender.give_up_checkpoint(CheckpointId(8));
+    let now = lose_reply(&mut appender, 1);
+    let step = appender.on_reply(object(&sent), Timestamp(now), &mut random());
+    assert_eq!(step, AppendStep::Appended(Box::new(sent)));
+}
+
+#[test]
+fn pauses_grow_to_a_bound_and_are_partly_random() {
+    let pause = |failures| backoff(failures, TimeSpan(100), TimeSpan(5000), &mut random());
+    assert!((50..=100).contains(&pause(0).0) && (200..=400).contains(&pause(2).0));
+    assert!((2500..=5000).contains(&pause(40).0));
+}
+
+// --- Reading: L3, L4 -------------------------------------------------------------------------------------------
+
+#[test]
+fn the_reader_finds_the_end_and_reads_again_what_was_trimmed_meanwhile() {
+    let mut reader = LedgerReader::new(paths(), 7);
+    let StoreOperation::List { start_after, .. } = reader.start() else { panic!("a LIST") };
+    assert_eq!(start_after, Some(paths().ledger_entry(6)), "from m on");
+    let keys = |numbers: &[u64]| StoreReply::Keys(numbers.iter().map(|number| paths().ledger_entry(*number)).collect());
+    let step = reader.on_reply(keys(&[7, 8]));
+    assert_eq!(step, ReadStep::Store(StoreOperation::Get { key: paths().ledger_entry(8) }));
+    assert!(matches!(reader.on_reply(StoreReply::Absent), ReadStep::Store(StoreOperation::List { .. })));
+    reader.on_reply(keys(&[300]));
+    let last = entry(300, 2, EntryKind::Stopped);
+    assert_eq!(reader.on_reply(object(&last)), ReadStep::End(Some(Box::new(last))));
+}
+
+#[test]
+fn an_empty_ledger_and_a_failing_store_are_different_things() {
+    let mut reader = LedgerReader::new(paths(), 0);
+    assert!(matches!(reader.start(), StoreOperation::List { start_after: None, .. }));
+    assert_eq!(reader.on_reply(StoreReply::Keys(vec![])), ReadStep::End(None));
+    reader.start();
+    assert!(matches!(reader.on_reply(no_answer()), ReadStep::Failed(_)));
+}
+
+// --- Deciding: N3, L3 ------------------------------------------------------------------------------------------
+
+fn decide(generation: u64, id: &str, seen: u64, start: StartFrom, last: Option<&Entry>) -> StartDecision {
+    let directive = Directive { id: id.to_owned(), seen, start };
+    let process = ProcessId(format!("process-{generation}"));
+    let starter = Starter {
+        generation: Generation(generation),
+        process: &process,
+        directive: &directive,
+        ignore_directive: false,
+        ignore_fence: false,
+    };
+    decide_start(&starter, last)
+}
+
+fn running() -> Entry {
+    chain(vec![(1, started(None)), (1, checkpoint(1, 1, Ends::None, vec![]))])
+}
+
+fn path() -> StartFrom {
+    StartFrom::Path { from: "s3://b/x".into(), allow_non_restored_state: true }
+}
+
+#[test]
+fn without_a_ledger() {
+    assert_eq!(decide(1, "1", 0, StartFrom::Continue, None), StartDecision::Empty);
+    let expected = StartDecision::Path { from: "s3://b/x".into(), allow_non_restored_state: true };
+    assert_eq!(decide(1, "1", 0, path(), None), expected);
+    assert_eq!(decide(2, "1", 3, StartFrom::Continue, None), StartDecision::StateMissing { last: None });
+    assert_eq!(decide(2, "1", 3, StartFrom::Empty, None), StartDecision::StateMissing { last: None });
+}
+
+#[test]
+fn continue_goes_on_and_must_reach_m() {
+    let last = running();
+    assert_eq!(decide(2, "1", 0, StartFrom::Continue, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+    assert_eq!(decide(2, "1", 2, StartFrom::Continue, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+    assert_eq!(decide(2, "1", 3, StartFrom::Continue, Some(&last)), StartDecision::StateMissing { last: Some(2) });
+}
+
+#[test]
+fn the_others_hold_only_while_the_ledger_ends_at_m() {
+    let last = running();
+    for start in [StartFrom::ResumeLatest, path(), StartFrom::Empty] {
+        assert_eq!(decide(2, "2", 1, start.clone(), Some(&last)), StartDecision::StateMoved { last: 2 });
+        let decision = decide(2, "1", 1, start, Some(&last));
+        assert_eq!(decision, StartDecision::Continue(RestorePoint::Latest), "the same directive is a continue");
+    }
+    assert_eq!(decide(2, "2", 2, StartFrom::Empty, Some(&last)), StartDecision::Empty);
+    assert_eq!(decide(2, "2", 2, StartFrom::ResumeLatest, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+#[test]
+fn a_directive_is_not_carried_out_twice_although_the_ledger_ends_at_m() {
+    let last = running();
+    assert_eq!(decide(2, "1", 2, StartFrom::Empty, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+#[test]
+fn after_a_terminal_entry_continue_only_reports_and_a_new_directive_resumes() {
+    let last = chain(vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Stop, vec![])), (1, EntryKind::Stopped)]);
+    assert_eq!(decide(2, "1", 3, StartFrom::Continue, Some(&last)), StartDecision::Report(LedgerState::Stopped));
+    assert_eq!(decide(2, "2", 3, StartFrom::ResumeLatest, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+#[test]
+fn a_checkpoint_that_ends_the_job_is_concluded() {
+    let last = chain(vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Finish, vec![]))]);
+    assert_eq!(decide(2, "1", 2, StartFrom::Continue, Some(&last)), StartDecision::Conclude(Ends::Finish));
+}
+
+#[test]
+fn an_equal_or_later_generation_of_another_process_supersedes() {
+    let last = running();
+    let twin = Entry { process: ProcessId("another".into()), ..last.clone() };
+    assert_eq!(decide(1, "1", 0, StartFrom::Continue, Some(&twin)), StartDecision::Superseded(Generation(1)));
+    let later = chain(vec![(3, started(None))]);
+    assert_eq!(decide(2, "1", 9, StartFrom::Continue, Some(&later)), StartDecision::Superseded(Generation(3)));
+    assert_eq!(decide(1, "1", 0, StartFrom::Continue, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+// --- Trimming: L4 ----------------------------------------------------------------------------------------------
+
+#[test]
+fn trimming_keeps_the_last_hundred_and_first_entries() {
+    assert_eq!((trim::bound_at(100), trim::bound_at(200), trim::bound_at(250)), (None, Some(101), None));
+    let keys = trim::keys_to_remove(&paths(), 1..101, &[1, 40]);
+    assert_eq!(keys.len(), 98);
+    assert!(!keys.contains(&paths().ledger_entry(1)) && !keys.contains(&paths().ledger_entry(40)));
+    assert!(keys.contains(&paths().ledger_entry(100)) && !keys.contains(&paths().ledger_entry(101)));
+    let fold = Fold { first_entries: vec![1, 40, 150], ..Fold::default() };
+    let raised = trim::raise_bound(fold, 101);
+    assert_eq!((raised.trimmed_below, raised.first_entries), (101, vec![150]));
+}
