@@ -1,1 +1,473 @@
-//! later
+//! The JobMaster's flows against a store that answers at once and TaskManagers that obey. What delays, fails and
+//! overtakes is the simulation's part.
+
+mod bench;
+
+use crate::failure::{ExitKind, Failure, Fault};
+use crate::ids::{CheckpointId, Generation};
+use crate::job_master::{Command, Directive, Event, SessionId, StartFrom};
+use crate::ledger::{Entry, EntryKind};
+use crate::message::{FromTaskManager, ToTaskManager};
+use crate::options::{FixedDelay, RestartStrategySpec, Retention, TolerableFailures};
+use crate::restart::{CountedFailure, FailureCounts};
+use crate::status::JobState;
+use crate::time::{TimeSpan, Timestamp};
+use bench::{Bench, config, no_checkpoints};
+
+fn failure() -> Failure {
+    Failure::restart("Broken", Fault::Internal, "the operator broke")
+}
+
+fn kinds(bench: &Bench) -> Vec<String> {
+    let name = |entry: Entry| format!("{:?}", entry.kind).split([' ', '{']).next().unwrap().to_owned();
+    bench.ledger().into_iter().map(name).collect()
+}
+
+#[test]
+fn it_starts_deploys_checkpoints_and_finishes() {
+    let mut bench = Bench::new(config(2));
+    assert_eq!(bench.state(), JobState::Starting);
+    bench.register(1);
+    assert_eq!(bench.status().message, "waiting for slots: 1 of 2 are free");
+    bench.register(2);
+    assert_eq!(bench.state(), JobState::Running);
+    assert_eq!((bench.status().tasks_running, bench.status().tasks), (4, 4));
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    assert_eq!(bench.status().last_checkpoint.as_ref().unwrap().path, "s3://bucket/root/default/pv-1/1/chk-1");
+    assert!(bench.sent_to_all(|message| matches!(message, ToTaskManager::CheckpointCompleted { .. })));
+    bench.finish_sources();
+    assert_eq!(bench.state(), JobState::Finishing);
+    bench.acknowledge_all(2);
+    assert!(bench.exit.is_none(), "not before all tasks have finished");
+    bench.finish_all();
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Finished);
+    assert_eq!(kinds(&bench), ["Started", "Checkpoint", "Checkpoint", "Finished"]);
+    assert!(bench.sent_to_all(|message| matches!(message, ToTaskManager::Shutdown)));
+}
+
+#[test]
+fn subtask_i_of_every_vertex_goes_into_slot_i() {
+    let mut bench = Bench::new(config(2));
+    bench.register(1);
+    bench.register(2);
+    let deployment = bench.deployments[&SessionId(2)].clone();
+    assert!(deployment.tasks.iter().all(|task| task.subtask.index.0 == 1) && deployment.tasks.len() == 2);
+    assert_eq!(deployment.placement.len(), 4);
+    assert_eq!(deployment.state_directory.as_deref(), Some("default/pv-1/1"));
+}
+
+#[test]
+fn strangers_are_refused() {
+    let mut bench = Bench::new(config(1));
+    let mut stranger = bench.registration(1);
+    stranger.generation = Generation(7);
+    bench.message(1, FromTaskManager::Register(stranger));
+    assert!(matches!(&bench.last_sent(1), ToTaskManager::Refused(failure) if failure.reason == "WrongGeneration"));
+    let mut stranger = bench.registration(2);
+    stranger.fingerprint = "other".into();
+    bench.message(2, FromTaskManager::Register(stranger));
+    assert!(matches!(&bench.last_sent(2), ToTaskManager::Refused(failure) if failure.reason == "WrongProgram"));
+}
+
+#[test]
+fn a_failed_task_restarts_all_in_place_from_the_latest_checkpoint() {
+    let mut bench = Bench::running(config(1));
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    bench.fail_task(failure());
+    assert_eq!(bench.state(), JobState::Restarting);
+    assert_eq!(bench.status().failed_attempts, 1);
+    assert_eq!(bench.status().message, "restarting after: the operator broke");
+    assert!(
+        matches!(bench.ledger().last().unwrap().kind, EntryKind::Restarted { .. }),
+        "recorded before tasks restart"
+    );
+    bench.pass(1000);
+    assert_eq!(bench.state(), JobState::Running);
+    assert_eq!(bench.status().attempt.0, 2);
+    assert_eq!(bench.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
+    assert!(bench.deployments[&SessionId(1)].tasks.iter().all(|task| task.restore.is_some()));
+}
+
+#[test]
+fn tasks_are_not_deployed_before_the_old_ones_have_ended() {
+    let mut bench = Bench::running(config(1));
+    bench.obeys_cancel = false;
+    bench.fail_task(failure());
+    bench.pass(3000);
+    assert_eq!(bench.state(), JobState::Restarting);
+    let run = bench.deployments[&SessionId(1)].run;
+    bench.message(1, FromTaskManager::TasksEnded { run });
+    assert_eq!(bench.state(), JobState::Running);
+}
+
+#[test]
+fn a_task_manager_that_cannot_end_its_tasks_is_given_up() {
+    let mut bench = Bench::running(config(1));
+    bench.obeys_cancel = false;
+    bench.fail_task(failure());
+    for _ in 0..61 {
+        bench.pass(1000);
+        bench.message(1, FromTaskManager::Heartbeat);
+    }
+    assert!(bench.closed.contains(&SessionId(1)));
+    assert!(bench.status().task_managers.is_empty());
+}
+
+#[test]
+fn a_silent_task_manager_is_lost_after_the_timeout_and_replaced() {
+    let mut bench = Bench::running(config(1));
+    bench.is_silent = true;
+    bench.pass(9_999);
+    assert_eq!(bench.state(), JobState::Running);
+    bench.pass(1);
+    assert_eq!(bench.state(), JobState::Restarting);
+    assert!(bench.status().failures[0].failure.message.contains("TaskManager tm-1 was lost: it was silent"));
+    bench.is_silent = false;
+    bench.register(2);
+    bench.pass(1000);
+    assert_eq!(bench.state(), JobState::Running);
+}
+
+#[test]
+fn a_reconnected_task_manager_ends_its_old_tasks_first() {
+    let mut bench = Bench::running(config(1));
+    let run = bench.deployments[&SessionId(1)].run;
+    bench.obeys_cancel = false;
+    bench.event(Event::SessionClosed { session: SessionId(1) });
+    let mut again = bench.registration(1);
+    again.data_address = "again:1".into();
+    bench.message(9, FromTaskManager::Register(again));
+    bench.pass(2000);
+    assert!(matches!(&bench.last_sent(9), ToTaskManager::CancelTasks { run: cancelled } if *cancelled == run), "N4");
+    bench.message(9, FromTaskManager::TasksEnded { run });
+    assert_eq!(bench.state(), JobState::Running);
+}
+
+#[test]
+fn messages_of_an_older_run_are_refused() {
+    let mut bench = Bench::running(config(1));
+    let old = bench.deployments[&SessionId(1)].run;
+    bench.fail_task(failure());
+    bench.pass(1000);
+    let subtask = bench.deployments[&SessionId(1)].tasks[0].subtask;
+    bench.message(1, FromTaskManager::TaskFailed { run: old, subtask, failure: failure() });
+    assert_eq!((bench.state(), bench.status().failed_attempts), (JobState::Running, 1));
+}
+
+#[test]
+fn a_spent_policy_fails_the_job_with_the_root_cause_first() {
+    let mut config = config(1);
+    let fixed = FixedDelay { attempts: 1, delay: TimeSpan(10) };
+    config.options.restart_strategy = Some(RestartStrategySpec { fixed_delay: Some(fixed), ..Default::default() });
+    let mut bench = Bench::running(config);
+    bench.fail_task(failure());
+    bench.pass(10);
+    bench.fail_task(failure());
+    let exit = bench.exit.clone().unwrap();
+    assert_eq!(exit.kind, ExitKind::Failed);
+    assert!(
+        exit.message.starts_with("the operator broke; not restarted: restartStrategy.fixedDelay allows 1"),
+        "{exit:?}"
+    );
+    assert_eq!(kinds(&bench), ["Started", "Restarted", "Failed"]);
+}
+
+#[test]
+fn the_failures_of_the_controller_and_of_the_ledger_feed_one_policy() {
+    let mut config = config(1);
+    let fixed = FixedDelay { attempts: 1, delay: TimeSpan(10) };
+    config.options.restart_strategy = Some(RestartStrategySpec { fixed_delay: Some(fixed), ..Default::default() });
+    let mut known = FailureCounts::new(1);
+    known.record(CountedFailure::JobManager(Generation(1)), Timestamp(1));
+    config.failures = known;
+    config.generation = Generation(2);
+    let mut bench = Bench::running(config);
+    bench.fail_task(failure());
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Failed);
+}
+
+#[test]
+fn a_users_error_is_not_restarted() {
+    let mut bench = Bench::running(config(1));
+    bench.fail_task(Failure::user("BadProgram", "column x is no number"));
+    let exit = bench.exit.as_ref().unwrap();
+    assert_eq!((exit.kind, exit.message.as_str()), (ExitKind::UserError, "column x is no number"));
+    assert_eq!(bench.status().failed_attempts, 0);
+}
+
+#[test]
+fn what_is_out_of_reach_while_restoring_spends_no_attempt() {
+    let mut bench = Bench::new(config(1));
+    bench.runs_tasks = false;
+    bench.register(1);
+    for _ in 0..3 {
+        bench.fail_task(Failure::external("StoreUnreachable", "the store is away"));
+        assert_eq!(bench.state(), JobState::Restarting);
+        bench.pass(40_000);
+    }
+    assert_eq!(bench.status().failed_attempts, 0);
+    bench.runs_tasks = true;
+    bench.fail_task(Failure::external("StoreUnreachable", "the store is away"));
+    bench.pass(40_000);
+    assert_eq!(bench.state(), JobState::Running);
+}
+
+#[test]
+fn a_store_out_of_reach_at_the_start_is_waited_for_and_shown() {
+    let mut bench = Bench::paused(config(1));
+    bench.store.is_away = true;
+    bench.tick();
+    bench.pass(30_000);
+    assert_eq!(bench.state(), JobState::Starting);
+    assert_eq!(bench.status().notices[0].reason, "StoreUnreachable");
+    bench.store.is_away = false;
+    bench.pass(15_000);
+    bench.register(1);
+    assert_eq!((bench.state(), bench.status().failed_attempts), (JobState::Running, 0));
+    assert!(bench.status().notices.is_empty());
+}
+
+#[test]
+fn failed_checkpoints_are_counted_and_the_next_waits_for_the_store() {
+    let mut config = config(1);
+    config.options.checkpointing.as_mut().unwrap().tolerable_failures = TolerableFailures::Count(100);
+    let mut bench = Bench::running(config);
+    bench.store.is_away = true;
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    bench.pass(60_000);
+    assert_eq!((bench.state(), bench.status().failed_checkpoints), (JobState::Running, 1));
+    assert!(bench.status().pending_checkpoints.is_empty(), "no trigger before the store has answered");
+    bench.store.is_away = false;
+    bench.pass(10_000);
+    assert_eq!(bench.status().pending_checkpoints, [CheckpointId(2)]);
+    bench.acknowledge_all(2);
+    assert_eq!(bench.status().failed_checkpoints_in_a_row, 0);
+    assert_eq!(kinds(&bench), ["Started", "CheckpointFailed", "Checkpoint"]);
+}
+
+#[test]
+fn a_stop_takes_a_last_checkpoint_and_a_resume_restores_it() {
+    let mut bench = Bench::running(config(1));
+    bench.event(Event::Command(Command::Stop));
+    assert_eq!(bench.state(), JobState::Stopping);
+    bench.acknowledge_all(1);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    assert_eq!(kinds(&bench), ["Started", "Checkpoint", "Stopped"]);
+    let mut next = config(1);
+    next.generation = Generation(2);
+    next.directive = Directive { id: "2".into(), seen: 3, start: StartFrom::ResumeLatest };
+    let mut resumed = bench.succeeded_by(next);
+    resumed.register(1);
+    assert_eq!(resumed.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
+}
+
+#[test]
+fn a_stop_whose_checkpoint_fails_stops_without_it() {
+    let mut bench = Bench::running(config(1));
+    bench.event(Event::Command(Command::Stop));
+    bench.decline(1, failure());
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    assert_eq!(kinds(&bench), ["Started", "CheckpointFailed", "Stopped"]);
+}
+
+#[test]
+fn a_cancelled_job_removes_its_checkpoints_when_asked_to() {
+    let mut config = config(1);
+    config.options.checkpointing.as_mut().unwrap().retention = Retention::DeleteOnCancellation;
+    let mut bench = Bench::running(config);
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    assert!(bench.store.holds("default/pv-1/1/chk-1/_metadata"));
+    bench.event(Event::Command(Command::Cancel));
+    assert!(!bench.store.holds("default/pv-1/1/chk-1/_metadata"));
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    assert_eq!(bench.state(), JobState::Cancelled);
+}
+
+#[test]
+fn displaced_checkpoints_are_removed() {
+    let mut bench = Bench::running(config(1));
+    for id in 1..=3 {
+        bench.pass(1000);
+        bench.acknowledge_all(id);
+    }
+    assert!(
+        !bench.store.holds("default/pv-1/1/chk-2/_metadata") && bench.store.holds("default/pv-1/1/chk-3/_metadata")
+    );
+}
+
+#[test]
+fn the_next_generation_continues_and_sweeps_what_the_old_one_left() {
+    let mut bench = Bench::running(config(1));
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    bench.store.put("default/pv-1/1/chk-2/litter", b"x");
+    let mut next = config(1);
+    next.generation = Generation(2);
+    next.directive.seen = 1;
+    let mut next = bench.succeeded_by(next);
+    next.register(1);
+    assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
+    assert!(!next.store.holds("default/pv-1/1/chk-2/litter") && next.store.holds("default/pv-1/1/chk-1/_metadata"));
+}
+
+#[test]
+fn another_generation_in_the_ledger_ends_this_one_within_ten_seconds() {
+    let mut bench = Bench::running(config(1));
+    let mut next = config(1);
+    next.generation = Generation(2);
+    let successor = bench.clone_store_for(next);
+    bench.store = successor.store;
+    bench.pass(10_000);
+    let exit = bench.exit.as_ref().unwrap();
+    assert_eq!((exit.kind, exit.by_generation), (ExitKind::Superseded, Some(2)));
+}
+
+#[test]
+fn a_start_that_finds_too_little_or_too_much_appends_nothing() {
+    let mut missing = config(1);
+    missing.directive.seen = 4;
+    let bench = Bench::new(missing);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::StateMissing);
+    assert!(bench.ledger().is_empty());
+    let bench = Bench::running(config(1));
+    let mut moved = config(1);
+    moved.generation = Generation(2);
+    moved.directive = Directive { id: "2".into(), seen: 0, start: StartFrom::Empty };
+    let moved = bench.succeeded_by(moved);
+    assert_eq!(moved.exit.as_ref().unwrap().kind, ExitKind::StateMoved);
+    assert_eq!(moved.ledger().len(), 1);
+}
+
+#[test]
+fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    for from in ["1/chk-1", "1/chk-1/_metadata", ""] {
+        let mut second = config(2);
+        second.job.uid = "2".into();
+        let from = format!("s3://bucket/root/default/pv-1/{from}");
+        second.directive.start = StartFrom::Path { from, allow_non_restored_state: false };
+        let mut second = first.clone_store_for(second);
+        second.register(1);
+        second.register(2);
+        let restored = second.status().restored_from.clone().unwrap();
+        assert_eq!(restored.path, "s3://bucket/root/default/pv-1/1/chk-1");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_not_there_or_does_not_fit_is_a_users_error_and_changes_nothing() {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    let start = |from: &str| StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false };
+    let mut second = config(1);
+    second.job.uid = "2".into();
+    second.directive.start = start("s3://bucket/root/default/pv-1/1/chk-9");
+    let second = first.clone_store_for(second);
+    let exit = second.exit.clone().unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "SnapshotNotFound"));
+    assert!(exit.message.contains("s3://bucket/root/default/pv-1/1/chk-9"));
+    assert!(second.ledger_of("2").is_empty());
+    let mut third = config(1);
+    third.job.uid = "3".into();
+    third.graph.max_parallelism = 64;
+    third.directive.start = start("s3://bucket/root/default/pv-1/1/chk-1");
+    let third = first.clone_store_for(third);
+    assert_eq!(third.exit.as_ref().unwrap().reason, "SnapshotIncompatible");
+}
+
+#[test]
+fn older_directories_of_the_same_name_are_noticed() {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    let mut second = config(1);
+    second.job.uid = "2".into();
+    let second = first.clone_store_for(second);
+    let notice = &second.status().notices[0];
+    assert_eq!(notice.reason, "OlderCheckpointsExist");
+    assert!(notice.message.contains("s3://bucket/root/default/pv-1/1/chk-1"), "{}", notice.message);
+}
+
+#[test]
+fn without_checkpoints_it_finishes_when_all_tasks_have_and_the_first_failure_ends_it() {
+    let mut bench = Bench::running(no_checkpoints(1));
+    bench.finish_sources();
+    assert!(bench.exit.is_none());
+    bench.finish_all();
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Finished);
+    let mut bench = Bench::running(no_checkpoints(1));
+    bench.fail_task(failure());
+    let exit = bench.exit.as_ref().unwrap();
+    assert!(exit.kind == ExitKind::Failed && exit.message.contains("the restart strategy is none"), "{exit:?}");
+}
+
+#[test]
+fn memory_storage_survives_a_failed_task_but_not_its_job_manager() {
+    let mut config = config(1);
+    config.storage_uri = None;
+    let mut bench = Bench::running(config.clone());
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    assert!(bench.store.is_untouched());
+    bench.fail_task(failure());
+    bench.pass(1000);
+    assert_eq!(bench.state(), JobState::Running);
+    assert_eq!(bench.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
+    config.generation = Generation(2);
+    assert_eq!(Bench::new(config).exit.unwrap().kind, ExitKind::StateLost);
+}
+
+#[test]
+fn memory_storage_refuses_large_state_by_name() {
+    let mut config = config(1);
+    config.storage_uri = None;
+    config.options.checkpointing.as_mut().unwrap().tolerable_failures = TolerableFailures::Count(9);
+    let mut bench = Bench::running(config);
+    bench.state_bytes = 6 << 20;
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    let notice = &bench.status().notices[0];
+    assert!(
+        notice.message.contains("state 'counts' of operator 'count'") && notice.message.contains("s3://"),
+        "{notice:?}"
+    );
+}
+
+#[test]
+fn a_stop_before_the_start_is_done_still_ends_with_an_entry() {
+    let mut bench = Bench::paused(config(1));
+    bench.store.is_away = true;
+    bench.tick();
+    bench.event(Event::Command(Command::Stop));
+    assert!(bench.exit.is_none());
+    bench.store.is_away = false;
+    bench.pass(15_000);
+    assert_eq!(kinds(&bench), ["Started", "Stopped"]);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+}
+
+#[test]
+fn a_newer_format_in_the_ledger_is_refused_by_name() {
+    let mut bench = Bench::paused(config(1));
+    let newer = br#"{"version":9,"number":1,"appendId":"a","process":"p","generation":1,"kind":{"type":"Started"}}"#;
+    bench.store.put("default/pv-1/ledger/0000000001.json", newer);
+    bench.tick();
+    let exit = bench.exit.as_ref().unwrap();
+    assert!(exit.kind == ExitKind::UserError && exit.message.contains("format version 9"), "{exit:?}");
+}
+
+#[test]
+fn two_strategies_are_a_users_error() {
+    let mut config = config(1);
+    config.options.restart_strategy = Some(RestartStrategySpec::default());
+    let bench = Bench::new(config);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::UserError);
+    assert!(bench.store.is_untouched());
+}

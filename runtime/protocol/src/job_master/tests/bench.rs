@@ -1,0 +1,354 @@
+//! A JobMaster on a bench: a store in memory that answers at once, TaskManagers that do as they are told.
+
+use crate::failure::{ExitRecord, Failure};
+use crate::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
+use crate::ids::{CheckpointId, Generation, JobId, KeyGroupRange, ProcessId, SubtaskId, TaskManagerId, VertexId};
+use crate::job_master::{Action, Directive, Event, JobMaster, JobMasterConfig, Planted, SessionId, StartFrom};
+use crate::ledger::Entry;
+use crate::message::{CheckpointMetrics, Deployment, FromTaskManager, Registration, ToTaskManager};
+use crate::options::JobOptions;
+use crate::restart::FailureCounts;
+use crate::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use crate::status::{JobState, JobStatus};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
+use crate::time::Timestamp;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A job of a source and a keyed count at this parallelism, checkpoints every second.
+pub(super) fn config(parallelism: u32) -> JobMasterConfig {
+    let checkpointing = serde_json::json!({"interval": "1s", "timeout": "60s", "storage": "s3://bucket/root"});
+    let options = JobOptions { checkpointing: serde_json::from_value(checkpointing).unwrap(), ..JobOptions::default() };
+    let operator = |uid: &str, kind| OperatorInfo { uid: uid.into(), kind, description: uid.to_owned() };
+    let vertex = |id, operator: OperatorInfo| Vertex {
+        id: VertexId(id),
+        name: operator.description.clone(),
+        parallelism,
+        operators: vec![operator],
+    };
+    let graph = JobGraph {
+        vertices: vec![
+            vertex(0, operator("source", OperatorKind::Source)),
+            vertex(1, operator("count", OperatorKind::Keyed)),
+        ],
+        edges: vec![Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } }],
+        max_parallelism: 128,
+    };
+    JobMasterConfig {
+        job: JobId { namespace: "default".into(), name: "pv".into(), uid: "1".into() },
+        generation: Generation(1),
+        process: ProcessId("p".into()),
+        revision: 1,
+        directive: Directive { id: "1".into(), seen: 0, start: StartFrom::Continue },
+        graph,
+        options,
+        storage_uri: Some("s3://bucket/root".into()),
+        probed: None,
+        failures: FailureCounts::default(),
+        planted: Planted::default(),
+    }
+}
+
+/// The same without checkpoints.
+pub(super) fn no_checkpoints(parallelism: u32) -> JobMasterConfig {
+    let mut config = config(parallelism);
+    config.options.checkpointing = None;
+    config.storage_uri = None;
+    config
+}
+
+/// Objects in memory.
+#[derive(Default, Clone)]
+pub(super) struct Store {
+    objects: BTreeMap<String, Vec<u8>>,
+    operations: usize,
+    pub(super) is_away: bool,
+}
+
+impl Store {
+    pub(super) fn put(&mut self, key: &str, bytes: &[u8]) {
+        self.objects.insert(key.to_owned(), bytes.to_vec());
+    }
+
+    pub(super) fn holds(&self, key: &str) -> bool {
+        self.objects.contains_key(key)
+    }
+
+    pub(super) fn is_untouched(&self) -> bool {
+        self.operations == 0
+    }
+
+    fn execute(&mut self, operation: StoreOperation) -> StoreReply {
+        self.operations += 1;
+        if self.is_away {
+            let message = "connection refused".to_owned();
+            return StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message });
+        }
+        match operation {
+            StoreOperation::PutIfAbsent { key, .. } if self.holds(&key) => StoreReply::Exists,
+            StoreOperation::PutIfAbsent { key, bytes } => {
+                self.objects.insert(key, bytes);
+                StoreReply::Put
+            }
+            StoreOperation::Get { key } => {
+                self.objects.get(&key).cloned().map_or(StoreReply::Absent, StoreReply::Object)
+            }
+            StoreOperation::List { prefix, start_after } => {
+                let after = |key: &&String| start_after.as_ref().is_none_or(|bound| *key > bound);
+                let keys = self.objects.keys().filter(|key| key.starts_with(&prefix)).filter(after);
+                StoreReply::Keys(keys.cloned().collect())
+            }
+            StoreOperation::Delete { keys } => {
+                self.objects.retain(|key, _| !keys.contains(key));
+                StoreReply::Deleted
+            }
+        }
+    }
+}
+
+/// The bench.
+pub(super) struct Bench {
+    master: JobMaster,
+    config: JobMasterConfig,
+    now: Timestamp,
+    pub(super) store: Store,
+    pub(super) exit: Option<ExitRecord>,
+    pub(super) deployments: BTreeMap<SessionId, Deployment>,
+    pub(super) closed: Vec<SessionId>,
+    sent: Vec<(SessionId, ToTaskManager)>,
+    /// Whether TaskManagers end tasks when told to.
+    pub(super) obeys_cancel: bool,
+    /// Whether deployed tasks come to run.
+    pub(super) runs_tasks: bool,
+    /// Whether TaskManagers answer heartbeats.
+    pub(super) is_silent: bool,
+    /// Size of each keyed state.
+    pub(super) state_bytes: usize,
+}
+
+impl Bench {
+    /// Not yet woken.
+    pub(super) fn paused(config: JobMasterConfig) -> Self {
+        let mut state = 7_u64;
+        let random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state
+        };
+        Self {
+            master: JobMaster::new(config.clone(), Box::new(random)),
+            config,
+            now: Timestamp(1_000_000),
+            store: Store::default(),
+            exit: None,
+            deployments: BTreeMap::new(),
+            closed: vec![],
+            sent: vec![],
+            obeys_cancel: true,
+            runs_tasks: true,
+            is_silent: false,
+            state_bytes: 10,
+        }
+    }
+
+    /// Has taken its ledger.
+    pub(super) fn new(config: JobMasterConfig) -> Self {
+        let mut bench = Self::paused(config);
+        bench.tick();
+        bench
+    }
+
+    /// Runs on as many TaskManagers as it needs.
+    pub(super) fn running(config: JobMasterConfig) -> Self {
+        let parallelism = u64::from(config.graph.slots_needed());
+        let mut bench = Self::new(config);
+        (1..=parallelism).for_each(|number| bench.register(number));
+        assert_eq!(bench.state(), JobState::Running, "{:?}", bench.exit);
+        bench
+    }
+
+    /// Another process on what this one left in the store.
+    pub(super) fn succeeded_by(self, config: JobMasterConfig) -> Self {
+        self.clone_store_for(config)
+    }
+
+    /// Another process on a copy of the store as it is now.
+    pub(super) fn clone_store_for(&self, mut config: JobMasterConfig) -> Self {
+        config.process = ProcessId(format!("p-{}-{}", config.job.uid, config.generation));
+        let mut bench = Self::paused(config);
+        bench.store = self.store.clone();
+        bench.now = self.now;
+        bench.tick();
+        bench
+    }
+
+    pub(super) fn status(&self) -> &JobStatus {
+        self.master.status()
+    }
+
+    pub(super) fn state(&self) -> JobState {
+        self.status().state
+    }
+
+    pub(super) fn ledger(&self) -> Vec<Entry> {
+        self.ledger_of(&self.config.job.uid)
+    }
+
+    pub(super) fn ledger_of(&self, uid: &str) -> Vec<Entry> {
+        let prefix = format!("default/pv-{uid}/ledger/");
+        let entries = self.store.objects.iter().filter(|(key, _)| key.starts_with(&prefix));
+        entries.map(|(key, bytes)| Entry::from_bytes(bytes, key).unwrap()).collect()
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.event(Event::Tick);
+    }
+
+    /// Feeds an event and whatever follows from it at the same moment.
+    pub(super) fn event(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.master.handle(self.now, event) {
+                assert!(self.exit.is_none(), "nothing follows an exit");
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Vec<Event> {
+        match action {
+            Action::Store { id, operation } => vec![Event::StoreReply { id, reply: self.store.execute(operation) }],
+            Action::Close { session } => {
+                self.closed.push(session);
+                vec![]
+            }
+            Action::Exit(record) => {
+                self.exit = Some(record);
+                vec![]
+            }
+            Action::Send { session, message } => {
+                self.sent.push((session, message.clone()));
+                let messages = self.obey(session, message);
+                messages.into_iter().map(|message| Event::Message { session, message }).collect()
+            }
+        }
+    }
+
+    fn obey(&mut self, session: SessionId, message: ToTaskManager) -> Vec<FromTaskManager> {
+        match message {
+            ToTaskManager::Heartbeat if !self.is_silent => vec![FromTaskManager::Heartbeat],
+            ToTaskManager::CancelTasks { run } if self.obeys_cancel => vec![FromTaskManager::TasksEnded { run }],
+            ToTaskManager::Deploy(deployment) => {
+                let run = deployment.run;
+                let tasks: Vec<_> = deployment.tasks.iter().map(|task| task.subtask).collect();
+                self.deployments.insert(session, *deployment);
+                let running = tasks.into_iter().filter(|_| self.runs_tasks);
+                running.map(|subtask| FromTaskManager::TaskRunning { run, subtask }).collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    /// Lets time pass, waking the JobMaster whenever it wants to be.
+    pub(super) fn pass(&mut self, millis: u64) {
+        let end = Timestamp(self.now.0 + millis);
+        while let Some(at) = self.master.next_wakeup().filter(|at| *at <= end) {
+            assert!(at > self.now || self.now.0 == 0, "woken for {at:?} at {:?} without effect", self.now);
+            self.now = at;
+            self.tick();
+        }
+        self.now = end;
+        self.tick();
+    }
+
+    pub(super) fn registration(&self, number: u64) -> Registration {
+        Registration {
+            task_manager: TaskManagerId(format!("tm-{number}")),
+            process: ProcessId(format!("tm-{number}-process")),
+            generation: self.config.generation,
+            slots: 1,
+            data_address: format!("tm-{number}:1"),
+            fingerprint: self.config.graph.fingerprint(),
+        }
+    }
+
+    pub(super) fn register(&mut self, number: u64) {
+        let registration = self.registration(number);
+        self.message(number, FromTaskManager::Register(registration));
+    }
+
+    pub(super) fn message(&mut self, session: u64, message: FromTaskManager) {
+        self.event(Event::Message { session: SessionId(session), message });
+    }
+
+    pub(super) fn last_sent(&self, session: u64) -> ToTaskManager {
+        let mine = self.sent.iter().rev().filter(|(to, _)| *to == SessionId(session));
+        let mut said = mine.map(|(_, message)| message).filter(|message| !matches!(message, ToTaskManager::Heartbeat));
+        said.next().unwrap().clone()
+    }
+
+    pub(super) fn sent_to_all(&self, is_it: impl Fn(&ToTaskManager) -> bool) -> bool {
+        let got = |session| self.sent.iter().any(|(to, message)| to == session && is_it(message));
+        self.deployments.keys().all(got)
+    }
+
+    fn tasks(&self) -> Vec<(u64, SubtaskId)> {
+        let of = |(session, deployment): (&SessionId, &Deployment)| {
+            let session = session.0;
+            deployment.tasks.iter().map(move |task| (session, task.subtask)).collect::<Vec<_>>()
+        };
+        self.deployments.iter().flat_map(of).collect()
+    }
+
+    pub(super) fn acknowledge_all(&mut self, id: u64) {
+        for (session, subtask) in self.tasks() {
+            let run = self.deployments[&SessionId(session)].run;
+            let (checkpoint, state, metrics) = (CheckpointId(id), self.stored(subtask), CheckpointMetrics::default());
+            self.message(session, FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics });
+        }
+    }
+
+    fn stored(&self, subtask: SubtaskId) -> SubtaskState {
+        let mut operator =
+            OperatorSnapshot { uid: "source".into(), subtask: subtask.index, keyed: vec![], splits: vec![] };
+        if subtask.vertex == VertexId(0) {
+            let split = format!("test-{}", subtask.index);
+            operator.splits.push(SplitState { split, state: serde_json::json!({"position": 1000}) });
+        } else {
+            operator.uid = "count".into();
+            let parallelism = self.config.graph.slots_needed();
+            operator.keyed.push(KeyedStateHandle {
+                name: "counts".into(),
+                key_groups: KeyGroupRange::of_subtask(subtask.index, parallelism, 128),
+                rows: 1,
+                data: StateData::Inline { bytes: vec![0; self.state_bytes] },
+            });
+        }
+        SubtaskState { operators: vec![operator] }
+    }
+
+    pub(super) fn decline(&mut self, id: u64, failure: Failure) {
+        let (session, subtask) = self.tasks()[0];
+        let run = self.deployments[&SessionId(session)].run;
+        self.message(session, FromTaskManager::Decline { run, subtask, checkpoint: CheckpointId(id), failure });
+    }
+
+    pub(super) fn fail_task(&mut self, failure: Failure) {
+        let (session, subtask) = self.tasks()[0];
+        let run = self.deployments[&SessionId(session)].run;
+        self.message(session, FromTaskManager::TaskFailed { run, subtask, failure });
+    }
+
+    pub(super) fn finish_sources(&mut self) {
+        self.finish(|subtask| subtask.vertex == VertexId(0));
+    }
+
+    pub(super) fn finish_all(&mut self) {
+        self.finish(|_| true);
+    }
+
+    fn finish(&mut self, is_meant: impl Fn(SubtaskId) -> bool) {
+        for (session, subtask) in self.tasks().into_iter().filter(|(_, subtask)| is_meant(*subtask)) {
+            let run = self.deployments[&SessionId(session)].run;
+            self.message(session, FromTaskManager::TaskFinished { run, subtask });
+        }
+    }
+}
