@@ -2,6 +2,8 @@
 //!
 //! Unknown fields are refused. Defaults stand here and, by the schema, in the API server.
 
+#![allow(clippy::duplicated_attributes, reason = "every printer column has a name, a type and a path")]
+
 use crate::status::StreamJobStatus;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube_derive::CustomResource;

@@ -2,11 +2,11 @@
 //!
 //! The controller is its only writer. Every field is optional: an older status reads under a newer version.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use sluice_protocol::restart::FailureCounts;
 
 /// What is known of a StreamJob.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +30,9 @@ pub struct StreamJobStatus {
     /// Number of the effective spec that runs: it grows with every change that the job must be redeployed for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+    /// The newest revision whose tasks were seen to be deployed: its directive is used up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_revision: Option<u64>,
     /// The ConfigMap that holds this revision's frozen manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
@@ -39,18 +42,15 @@ pub struct StreamJobStatus {
     /// Restarts under this revision: of the tasks and of the JobManager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
-    /// Failed attempts under this revision by generation; one is added where the JobManager was lost.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub failed_attempts: BTreeMap<String, u64>,
-    /// The newest generation whose lost JobManager is already counted in failedAttempts.
+    /// Failures under this revision by generation: what the restart strategy decides on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub counted_generation: Option<u64>,
-    /// When lost JobManagers were counted, in milliseconds since 1970; what failureRate looks at. At most 64.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failure_times: Vec<u64>,
+    pub failure_counts: Option<FailureCounts>,
     /// Number of the last entry of the job's ledger that the controller knows of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger_entry: Option<u64>,
+    /// The uid of this generation's JobManager pod; absent until it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_manager_pod: Option<String>,
     /// The lowest index that a new TaskManager pod of this generation may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_task_manager: Option<u32>,
@@ -62,13 +62,28 @@ pub struct StreamJobStatus {
     pub restored_from: Option<LastCheckpoint>,
     /// When the next restart is due, while one is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_restart_at: Option<Time>,
+    pub next_restart_at: Option<MicroTime>,
+    /// Whether nextRestartAt is when the controller starts the next generation, rather than when the JobManager
+    /// restarts the tasks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_restart: bool,
+    /// When the JobManager was first asked to stop, while a stop is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_requested_at: Option<MicroTime>,
     /// The last failures, newest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<StatusFailure>,
     /// Ready, Progressing and Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+impl StreamJobState {
+    /// Whether nothing of the job runs any more until its spec changes.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Finished | Self::Suspended | Self::Cancelled | Self::Failed | Self::Invalid)
+    }
 }
 
 /// What a job does.

@@ -8,6 +8,7 @@ use crate::spec::StreamJobSpec;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use sluice_protocol::TimeSpan;
 use sluice_protocol::options::{CheckpointingMode, CheckpointingSpec, FailureRate, RestartStrategySpec};
+use sluice_protocol::restart::RestartPolicy;
 use std::fmt;
 
 /// Something in a manifest that must be changed before the job can run.
@@ -172,14 +173,10 @@ fn refuse_what_is_not_there_yet(checkpointing: &CheckpointingSpec, problems: &mu
 }
 
 fn validate_restart_strategy(strategy: &RestartStrategySpec, problems: &mut Problems) {
-    let RestartStrategySpec { fixed_delay, failure_rate, none } = strategy;
-    let set = usize::from(fixed_delay.is_some()) + usize::from(failure_rate.is_some()) + usize::from(none.is_some());
-    problems.refuse_unless(
-        set == 1,
-        "spec.restartStrategy",
-        format!("sets {set} strategies, must set exactly one of fixedDelay, failureRate and none"),
-    );
-    if let Some(FailureRate { max_failures, interval, .. }) = failure_rate {
+    if let Err(error) = RestartPolicy::from_spec(Some(strategy), true) {
+        problems.add("spec.restartStrategy", error.to_string());
+    }
+    if let Some(FailureRate { max_failures, interval, .. }) = &strategy.failure_rate {
         problems.refuse_unless(
             *max_failures >= 1,
             "spec.restartStrategy.failureRate.maxFailures",

@@ -42,8 +42,8 @@ fn exclusive_options() {
     assert_refused(&[("/program/sqlFrom", from)], "spec.program", "exclude each other");
     assert_refused(&[("/program/sql", json!(" \n"))], "spec.program.sql", "is empty");
     let both = json!({"fixedDelay": {}, "none": {}});
-    assert_refused(&[("/restartStrategy", both)], "spec.restartStrategy", "sets 2 strategies");
-    assert_refused(&[("/restartStrategy", json!({}))], "spec.restartStrategy", "sets 0 strategies");
+    assert_refused(&[("/restartStrategy", both)], "spec.restartStrategy", "sets fixedDelay and none");
+    assert_refused(&[("/restartStrategy", json!({}))], "spec.restartStrategy", "is empty");
 }
 
 #[test]
@@ -57,6 +57,8 @@ fn ranges() {
     assert_refused(&[("/checkpointing/timeout", json!("0s"))], "spec.checkpointing.timeout", "at least 10ms");
     assert_refused(&[("/checkpointing/retained", json!(0))], "spec.checkpointing.retained", "at least 1");
     assert_refused(&[("/checkpointing/maxConcurrent", json!(0))], "spec.checkpointing.maxConcurrent", "at least 1");
+    let wide = json!({"failureRate": {"maxFailures": 64}});
+    assert_refused(&[("/restartStrategy", wide)], "spec.restartStrategy", "at most 63 failures");
     let field = "spec.restartStrategy.failureRate.interval";
     assert_refused(&[("/restartStrategy", json!({"failureRate": {"interval": "0s"}}))], field, "longer than 0s");
 }

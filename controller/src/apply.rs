@@ -1,0 +1,173 @@
+//! Step 6: the API calls of a plan. Idempotent: what is there already is left, what is gone already is no error.
+
+use crate::build::{build_pod, build_program, build_service, names};
+use crate::context::Context;
+use crate::plan::{Plan, PodReference};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use sluice_crds::{Problem, StreamJob, StreamJobStatus};
+use std::fmt::Debug;
+
+/// Why a plan could not be carried out. All are tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The API server refused or did not answer.
+    #[error("cannot {action}: {source}")]
+    Api {
+        /// What was being done.
+        action: String,
+        /// What came back.
+        #[source]
+        source: kube::Error,
+    },
+    /// An object of that name belongs to somebody else.
+    #[error("{kind} {name} belongs to another owner; it must go before this StreamJob's can be made")]
+    NameTaken {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
+    /// The spec does not make a pod.
+    #[error("{0}")]
+    Build(Problem),
+    /// The frozen program cannot be written.
+    #[error("{0}")]
+    Program(String),
+}
+
+impl ApplyError {
+    /// Whether somebody else changed the object in between: tried again at once, on new facts.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 409)
+    }
+
+    /// CamelCase.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Api { .. } => "ApiError",
+            Self::NameTaken { .. } => "NameTaken",
+            Self::Build(_) => "InvalidPodTemplate",
+            Self::Program(_) => "InvalidProgram",
+        }
+    }
+}
+
+/// Carries out everything but the status.
+///
+/// # Errors
+/// The first call that fails; the rest is left to the next pass.
+pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<(), ApplyError> {
+    let Plan { memory, view: _, program, service, create, spec, delete, delete_programs, command, .. } = plan;
+    let namespace = job.namespace().unwrap_or_default();
+    let client = &context.client;
+    if let Some(program) = program {
+        let config_map = build_program(job, program).map_err(|rejection| ApplyError::Program(rejection.message))?;
+        create_owned(client, &namespace, job, &config_map).await?;
+    }
+    for pod in delete {
+        delete_pod(client, &namespace, pod).await?;
+    }
+    if let Some(generation) = service {
+        apply_service(client, &namespace, &build_service(job, *generation)).await?;
+    }
+    for plan in create {
+        let spec = spec.as_ref().unwrap_or(&job.spec);
+        let pod = build_pod(job, spec, plan).map_err(ApplyError::Build)?;
+        create_owned(client, &namespace, job, &pod).await?;
+    }
+    if create.iter().any(|plan| plan.role == crate::facts::Role::JobManager) {
+        context.metrics.count_generation();
+    }
+    for name in delete_programs {
+        delete_program(client, &namespace, name).await?;
+    }
+    if let Some(command) = command {
+        let request_id = format!("controller-{command:?}-{}", memory.generation);
+        let asked = context.streams.execute(&names::job_id(job), memory.generation, &request_id, command).await;
+        if let Err(error) = asked {
+            tracing::warn!(?command, "the JobManager did not take a command, it is asked again: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Writes a status over the one that was read: a status that another has written meanwhile is a conflict.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn write_status(client: &Client, job: &StreamJob, status: &StreamJobStatus) -> Result<StreamJob, ApplyError> {
+    let name = job.name_any();
+    let patch = json!({
+        "apiVersion": StreamJob::api_version(&()),
+        "kind": StreamJob::kind(&()),
+        "metadata": {"name": name, "resourceVersion": job.resource_version()},
+        "status": status,
+    });
+    let jobs = Api::<StreamJob>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
+    let written = jobs.patch_status(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&patch)).await;
+    written.map_err(|source| ApplyError::Api { action: format!("write the status of {name}"), source })
+}
+
+async fn create_owned<K>(client: &Client, namespace: &str, job: &StreamJob, object: &K) -> Result<(), ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let api = Api::<K>::namespaced(client.clone(), namespace);
+    let (kind, name) = (K::kind(&()).to_string(), object.name_any());
+    let failed = |source| ApplyError::Api { action: format!("create {kind} {name}"), source };
+    let parameters = PostParams { field_manager: Some(names::MANAGER.to_owned()), ..PostParams::default() };
+    match api.create(&parameters, object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+            let there = api.get_metadata_opt(&name).await.map_err(failed)?;
+            let uid = job.uid().unwrap_or_default();
+            let is_ours = |owners: &[_]| {
+                owners
+                    .iter()
+                    .any(|owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| owner.uid == uid)
+            };
+            match there {
+                Some(there) if !is_ours(there.owner_references()) => Err(ApplyError::NameTaken { kind, name }),
+                _ => Ok(()),
+            }
+        }
+        Err(source) => Err(failed(source)),
+    }
+}
+
+async fn apply_service(client: &Client, namespace: &str, service: &Service) -> Result<(), ApplyError> {
+    let name = service.name_any();
+    let api = Api::<Service>::namespaced(client.clone(), namespace);
+    let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(service)).await;
+    applied.map(drop).map_err(|source| ApplyError::Api { action: format!("apply Service {name}"), source })
+}
+
+/// Deletes exactly this pod (C2): one of the same name with another uid is left alone.
+async fn delete_pod(client: &Client, namespace: &str, pod: &PodReference) -> Result<(), ApplyError> {
+    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let deleted = Api::<Pod>::namespaced(client.clone(), namespace).delete(&pod.name, &parameters).await;
+    ignore_gone(deleted.map(drop), || format!("delete pod {}", pod.name))
+}
+
+async fn delete_program(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let deleted = api.delete(name, &DeleteParams::default()).await;
+    ignore_gone(deleted.map(drop), || format!("delete ConfigMap {name}"))
+}
+
+/// 404: gone already. 409: another object has that name now.
+fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> Result<(), ApplyError> {
+    match result {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other.map_err(|source| ApplyError::Api { action: action(), source }),
+    }
+}

@@ -1,0 +1,78 @@
+//! Names, labels and ports of a job's objects: each is made here and nowhere else.
+
+use kube::ResourceExt;
+use sluice_crds::StreamJob;
+use sluice_protocol::{Generation, JobId};
+use std::collections::BTreeMap;
+
+/// Which StreamJob an object belongs to.
+pub const JOB_LABEL: &str = "sluice.dev/job";
+/// Which generation a pod belongs to, and the Service selects.
+pub const GENERATION_LABEL: &str = "sluice.dev/generation";
+/// The index of a TaskManager pod within its generation.
+pub const INDEX_LABEL: &str = "sluice.dev/index";
+/// [`JOB_MANAGER`] or [`TASK_MANAGER`].
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
+/// [`MANAGER`] on everything that the controller made.
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// The controller, as field manager, in labels and in events.
+pub const MANAGER: &str = "sluice-controller";
+/// The JobManager's component and container.
+pub const JOB_MANAGER: &str = "jobmanager";
+/// A TaskManager's component and container.
+pub const TASK_MANAGER: &str = "taskmanager";
+/// The key of a program ConfigMap.
+pub const MANIFEST_KEY: &str = "job.yaml";
+/// The JobManager's gRPC port.
+pub const RPC_PORT: u16 = 6123;
+/// A TaskManager's port for rows.
+pub const DATA_PORT: u16 = 6121;
+/// The port of `/status`, `/metrics`, `/healthz` and `/readyz` of both.
+pub const REST_PORT: u16 = 8081;
+
+/// The labels of every object of a job.
+#[must_use]
+pub fn labels(job: &str) -> BTreeMap<String, String> {
+    super::map(&[
+        ("app.kubernetes.io/name", "sluice"),
+        ("app.kubernetes.io/instance", job),
+        (MANAGED_BY_LABEL, MANAGER),
+        (JOB_LABEL, job),
+    ])
+}
+
+/// Selects every object of a job.
+#[must_use]
+pub fn job_selector(job: &str) -> String {
+    format!("{MANAGED_BY_LABEL}={MANAGER},{JOB_LABEL}={job}")
+}
+
+/// The JobManager's pod.
+#[must_use]
+pub fn job_manager(job: &str, generation: Generation) -> String {
+    format!("{job}-{generation}-jm")
+}
+
+/// A TaskManager's pod.
+#[must_use]
+pub fn task_manager(job: &str, generation: Generation, index: u32) -> String {
+    format!("{job}-{generation}-tm-{index}")
+}
+
+/// The Service in front of the JobManager.
+#[must_use]
+pub fn service(job: &str) -> String {
+    format!("{job}-jm")
+}
+
+/// The ConfigMap that holds a frozen manifest.
+#[must_use]
+pub fn program(job: &str, hash: &str) -> String {
+    format!("{job}-program-{hash}")
+}
+
+/// The job's identity (N1).
+#[must_use]
+pub fn job_id(job: &StreamJob) -> JobId {
+    JobId { namespace: job.namespace().unwrap_or_default(), name: job.name_any(), uid: job.uid().unwrap_or_default() }
+}

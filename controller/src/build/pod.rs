@@ -1,0 +1,117 @@
+//! The pods of a job: what they have in common, and the user's `podTemplate` merged in.
+//!
+//! The template may add to a pod (labels, volumes, sidecars, node selection, environment, limits); what the protocol
+//! rests on stays: names, owner, labels, restartPolicy Never, arguments and ports of the main container.
+
+use super::{containers, metadata, names};
+use crate::facts::Role;
+use crate::plan::PodPlan;
+use k8s_openapi::DeepMerge;
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, PodTemplateSpec,
+    SeccompProfile, Volume,
+};
+use kube::ResourceExt;
+use sluice_crds::pod_template::decode_pod_template;
+use sluice_crds::{Problem, StreamJob, StreamJobSpec};
+
+/// The user and group of job pods; the image's own.
+const USER: i64 = 65_532;
+
+/// Time between SIGTERM and SIGKILL: the ledger fences, so nothing is lost by being quick.
+const GRACE_SECONDS: i64 = 10;
+
+/// A pod of `job` as planned; `spec` is the frozen one.
+///
+/// # Errors
+/// The spec's `podTemplate` is not one: its place and what is wrong.
+pub fn build_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Result<Pod, Problem> {
+    let (field, template) = match plan.role {
+        Role::JobManager => ("spec.jobManager.podTemplate", &spec.job_manager.pod_template),
+        Role::TaskManager(_) => ("spec.taskManager.podTemplate", &spec.task_manager.pod_template),
+    };
+    let pod = own_pod(job, spec, plan);
+    match template {
+        None => Ok(pod),
+        Some(template) => Ok(merge(pod, decode_pod_template(field, template)?)),
+    }
+}
+
+fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Pod {
+    let generation = (names::GENERATION_LABEL, plan.generation.to_string());
+    let name = job.name_any();
+    let (name, labels) = match plan.role {
+        Role::JobManager => {
+            let labels = vec![generation, (names::COMPONENT_LABEL, names::JOB_MANAGER.to_owned())];
+            (names::job_manager(&name, plan.generation), labels)
+        }
+        Role::TaskManager(index) => {
+            let component = (names::COMPONENT_LABEL, names::TASK_MANAGER.to_owned());
+            let labels = vec![generation, component, (names::INDEX_LABEL, index.to_string())];
+            (names::task_manager(&name, plan.generation, index), labels)
+        }
+    };
+    let container = match plan.role {
+        Role::JobManager => containers::job_manager(job, spec, plan),
+        Role::TaskManager(_) => containers::task_manager(job, spec, plan, &name),
+    };
+    Pod { metadata: metadata(job, name, &labels), spec: Some(pod_spec(container, &plan.config_map)), status: None }
+}
+
+fn pod_spec(container: Container, config_map: &str) -> PodSpec {
+    PodSpec {
+        containers: vec![container],
+        restart_policy: Some("Never".to_owned()),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        termination_grace_period_seconds: Some(GRACE_SECONDS),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            fs_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..PodSecurityContext::default()
+        }),
+        volumes: Some(vec![
+            Volume {
+                name: containers::PROGRAM_VOLUME.to_owned(),
+                config_map: Some(ConfigMapVolumeSource {
+                    name: config_map.to_owned(),
+                    ..ConfigMapVolumeSource::default()
+                }),
+                ..Volume::default()
+            },
+            Volume {
+                name: containers::TMP_VOLUME.to_owned(),
+                empty_dir: Some(EmptyDirVolumeSource::default()),
+                ..Volume::default()
+            },
+        ]),
+        ..PodSpec::default()
+    }
+}
+
+/// Merges as Kubernetes does: maps by key, containers, volumes and environment by name.
+fn merge(own: Pod, template: PodTemplateSpec) -> Pod {
+    let mut pod = own.clone();
+    let meta = template.metadata.unwrap_or_default();
+    pod.metadata.annotations = meta.annotations;
+    pod.metadata.labels.get_or_insert_default().extend(meta.labels.unwrap_or_default());
+    pod.spec.merge_from(template.spec);
+    restore_own(&mut pod, own);
+    pod
+}
+
+fn restore_own(pod: &mut Pod, own: Pod) {
+    pod.metadata.labels.get_or_insert_default().extend(own.metadata.labels.unwrap_or_default());
+    let (Some(spec), Some(own_spec)) = (&mut pod.spec, own.spec) else { return };
+    spec.restart_policy = own_spec.restart_policy;
+    for own_container in own_spec.containers {
+        if let Some(container) = spec.containers.iter_mut().find(|container| container.name == own_container.name) {
+            container.args = own_container.args;
+            container.ports = own_container.ports;
+            container.termination_message_path = own_container.termination_message_path;
+        }
+    }
+}

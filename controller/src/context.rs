@@ -1,0 +1,20 @@
+//! What every pass of the controller shares: client, caches, streams, and ways to tell.
+
+use crate::events::Events;
+use crate::metrics::Metrics;
+use crate::streams::Streams;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use kube::Client;
+use kube::runtime::reflector::Store;
+
+/// Shared by all passes.
+pub struct Context {
+    pub(crate) client: Client,
+    pub(crate) runtime_image: String,
+    pub(crate) pods: Store<Pod>,
+    pub(crate) services: Store<Service>,
+    pub(crate) config_maps: Store<ConfigMap>,
+    pub(crate) streams: std::sync::Arc<Streams>,
+    pub(crate) events: Events,
+    pub(crate) metrics: Metrics,
+}

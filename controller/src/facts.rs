@@ -1,0 +1,172 @@
+//! The facts that a plan is made of: plain data, read by `observe`, taken from nowhere else.
+
+use sluice_crds::{StreamJobSpec, StreamJobState};
+use sluice_protocol::failure::ExitRecord;
+use sluice_protocol::job_master::Directive;
+use sluice_protocol::options::DesiredState;
+use sluice_protocol::restart::FailureCounts;
+use sluice_protocol::status::{CheckpointInfo, JobStatus};
+use sluice_protocol::{Generation, Timestamp};
+
+/// Everything that decides what happens to one StreamJob.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// When they were read.
+    pub now: Timestamp,
+    /// The StreamJob's name.
+    pub name: String,
+    /// Image of the job's pods when its spec names none.
+    pub default_image: String,
+    /// metadata.generation of its spec.
+    pub spec_generation: i64,
+    /// Whether it should run.
+    pub desired: DesiredState,
+    /// The spec that would run, frozen: SQL inlined, desired state left out; or why there is none.
+    pub program: Result<Program, Rejection>,
+    /// The spec of the revision that runs, from its ConfigMap; `None` when that is gone or there is no revision.
+    pub frozen: Option<StreamJobSpec>,
+    /// What status remembers.
+    pub memory: Memory,
+    /// The last told state, with the reason of its Degraded condition and its message.
+    pub told: Told,
+    /// The job's pods.
+    pub pods: Vec<PodFacts>,
+    /// The ConfigMaps of this job's revisions.
+    pub programs: Vec<String>,
+    /// The generation that the Service selects; `None` without a Service.
+    pub service_generation: Option<u64>,
+    /// What the JobManager of `memory.generation` reported last.
+    pub report: Option<JobStatus>,
+    /// Whether its stream is up.
+    pub connected: bool,
+}
+
+/// A frozen spec and the name of the ConfigMap that holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// The spec.
+    pub spec: StreamJobSpec,
+    /// The ConfigMap.
+    pub config_map: String,
+}
+
+/// Why a spec cannot run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// CamelCase.
+    pub reason: String,
+    /// Where, what is wrong, what to do.
+    pub message: String,
+}
+
+/// What status says now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    /// State.
+    pub state: Option<StreamJobState>,
+    /// Reason of the condition that explains the state.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+    /// The metadata.generation it was told for.
+    pub observed_generation: i64,
+}
+
+/// What must survive a crash of the controller (C2): written to status before it is acted on.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Memory {
+    /// Generation of the JobManager; 0 before the first.
+    pub generation: Generation,
+    /// Number of the effective spec; 0 before the first.
+    pub revision: u64,
+    /// The newest revision whose tasks were deployed.
+    pub started_revision: u64,
+    /// The revision's ConfigMap.
+    pub program: String,
+    /// What the revision was told to start from.
+    pub directive: Option<Directive>,
+    /// uid of the generation's JobManager pod, once it exists.
+    pub job_manager_pod: Option<String>,
+    /// The lowest TaskManager index that is free in the generation.
+    pub next_task_manager: u32,
+    /// Failures under this revision.
+    pub failures: FailureCounts,
+    /// When the next generation may start.
+    pub next_restart_at: Option<Timestamp>,
+    /// When a stop was first asked for.
+    pub stop_requested_at: Option<Timestamp>,
+    /// The last ledger entry known.
+    pub ledger_entry: u64,
+    /// The last completed checkpoint.
+    pub last_checkpoint: Option<CheckpointInfo>,
+    /// What the last attempt was restored from.
+    pub restored_from: Option<CheckpointInfo>,
+}
+
+impl Memory {
+    /// Whether decisions rest on a difference between the two: it is written before anything is done. Where the
+    /// ledger and its checkpoints are is learnt again from the JobManager, so that may wait.
+    #[must_use]
+    pub fn decides_like(&self, other: &Self) -> bool {
+        let without_progress =
+            |memory: &Self| Self { ledger_entry: 0, last_checkpoint: None, restored_from: None, ..memory.clone() };
+        without_progress(self) == without_progress(other)
+    }
+}
+
+/// What a pod of the job is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The JobManager.
+    JobManager,
+    /// The TaskManager of this index.
+    TaskManager(u32),
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Name.
+    pub name: String,
+    /// uid.
+    pub uid: String,
+    /// The generation it belongs to.
+    pub generation: Generation,
+    /// What it is for.
+    pub role: Role,
+    /// The image of its main container.
+    pub image: String,
+    /// Its address, once it has one.
+    pub ip: Option<String>,
+    /// Whether somebody deletes it.
+    pub terminating: bool,
+    /// How it ended, when it has.
+    pub ended: Option<PodEnd>,
+    /// Whether its main container has started.
+    pub started: bool,
+    /// Since when it has not been ready, having been it before.
+    pub unready_since: Option<Timestamp>,
+    /// What keeps it from starting.
+    pub problem: Option<Rejection>,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+impl PodFacts {
+    /// Whether it runs or may yet.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.ended.is_none() && !self.terminating
+    }
+}
+
+/// How a pod ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodEnd {
+    /// What its process said, when it could.
+    pub record: Option<ExitRecord>,
+    /// What the kubelet says: `OOMKilled (exit code 137)`.
+    pub account: String,
+    /// When.
+    pub at: Timestamp,
+}

@@ -1,0 +1,143 @@
+//! Step 1: what the API server and the status streams say about a StreamJob, as facts.
+//!
+//! Pods, Services and ConfigMaps come from the watches' caches, or from one live list where a decision must not
+//! rest on a cache that lags behind (the caller says which). Nothing is decided here.
+
+mod pods;
+
+use crate::build::names;
+use crate::context::Context;
+use crate::facts::{Facts, Memory, PodFacts, Told};
+use crate::status;
+use crate::{time, validate};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use kube::api::{Api, ListParams};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource, ResourceExt};
+use sluice_crds::{StreamJob, StreamJobSpec, parse_manifest};
+use sluice_protocol::Generation;
+
+pub use pods::pod_facts;
+
+/// Where pods are looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The watch's cache.
+    Cache,
+    /// The API server.
+    Live,
+}
+
+/// Reads everything that decides about `job`.
+///
+/// # Errors
+/// The API server cannot be asked for the user's ConfigMap, or for pods when they are read live.
+pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Result<Facts, kube::Error> {
+    let namespace = job.namespace().unwrap_or_default();
+    let memory = status::read_memory(job);
+    let sql = read_sql(context, job, &namespace).await?;
+    let (report, connected) = context.streams.report(&names::job_id(job), memory.generation);
+    Ok(Facts {
+        now: time::now(),
+        name: job.name_any(),
+        default_image: context.runtime_image.clone(),
+        spec_generation: job.metadata.generation.unwrap_or_default(),
+        desired: job.spec.state,
+        program: validate::validate_program(job, sql),
+        frozen: frozen_spec(&context.config_maps, &namespace, &memory),
+        told: told(job),
+        pods: observe_pods(context, job, &namespace, source).await?,
+        programs: programs(&context.config_maps, job, &namespace),
+        service_generation: service_generation(&context.services, job, &namespace),
+        report,
+        connected,
+        memory,
+    })
+}
+
+async fn observe_pods(
+    context: &Context,
+    job: &StreamJob,
+    namespace: &str,
+    source: Source,
+) -> Result<Vec<PodFacts>, kube::Error> {
+    let uid = job.uid().unwrap_or_default();
+    let mut facts: Vec<PodFacts> = match source {
+        Source::Cache => {
+            let pods =
+                context.pods.state_filter(|pod| pod.namespace().as_deref() == Some(namespace) && is_owned(pod, &uid));
+            pods.iter().filter_map(|pod| pod_facts(pod)).collect()
+        }
+        Source::Live => {
+            let selector = ListParams::default().labels(&names::job_selector(&job.name_any()));
+            let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&selector).await?;
+            pods.iter().filter(|pod| is_owned(*pod, &uid)).filter_map(pod_facts).collect()
+        }
+    };
+    facts.sort_by_key(|pod| (pod.generation, pod.role));
+    Ok(facts)
+}
+
+fn is_owned<K: Resource>(object: &K, uid: &str) -> bool {
+    object.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid)
+}
+
+/// The SQL text of a program that is kept in a ConfigMap: `None` when the program is inline, else what was found.
+async fn read_sql(
+    context: &Context,
+    job: &StreamJob,
+    namespace: &str,
+) -> Result<Option<validate::SqlText>, kube::Error> {
+    let Some(from) = &job.spec.program.sql_from else { return Ok(None) };
+    let key = &from.config_map_key_ref;
+    let config_map = Api::<ConfigMap>::namespaced(context.client.clone(), namespace).get_opt(&key.name).await?;
+    Ok(Some(match config_map {
+        None => validate::SqlText::NoConfigMap,
+        Some(config_map) => match config_map.data.unwrap_or_default().remove(&key.key) {
+            None => validate::SqlText::NoKey,
+            Some(sql) => validate::SqlText::Found(sql),
+        },
+    }))
+}
+
+fn frozen_spec(store: &Store<ConfigMap>, namespace: &str, memory: &Memory) -> Option<StreamJobSpec> {
+    let config_map = store.get(&ObjectRef::new(&memory.program).within(namespace))?;
+    let text = config_map.data.as_ref()?.get(names::MANIFEST_KEY)?;
+    parse_manifest(text).ok().map(|job| job.spec)
+}
+
+fn programs(store: &Store<ConfigMap>, job: &StreamJob, namespace: &str) -> Vec<String> {
+    let uid = job.uid().unwrap_or_default();
+    let owned = store
+        .state_filter(|config_map| config_map.namespace().as_deref() == Some(namespace) && is_owned(config_map, &uid));
+    owned.iter().map(|config_map| config_map.name_any()).collect()
+}
+
+fn service_generation(store: &Store<Service>, job: &StreamJob, namespace: &str) -> Option<u64> {
+    let service = store.get(&ObjectRef::new(&names::service(&job.name_any())).within(namespace))?;
+    if !is_owned(service.as_ref(), &job.uid().unwrap_or_default()) {
+        return None;
+    }
+    service.spec.as_ref()?.selector.as_ref()?.get(names::GENERATION_LABEL)?.parse().ok()
+}
+
+fn told(job: &StreamJob) -> Told {
+    let Some(status) = &job.status else { return Told::default() };
+    let progressing = status.conditions.iter().find(|condition| condition.type_ == status::PROGRESSING);
+    Told {
+        state: status.state,
+        reason: progressing.map(|condition| condition.reason.clone()).unwrap_or_default(),
+        message: status.message.clone().unwrap_or_default(),
+        observed_generation: status.observed_generation.unwrap_or_default(),
+    }
+}
+
+/// Where the JobManager of a generation answers: its pod's own address, so that no other pod can answer for it.
+#[must_use]
+pub fn job_manager_address(facts: &Facts) -> Option<(Generation, String)> {
+    let generation = facts.memory.generation;
+    let pod = facts.pods.iter().find(|pod| {
+        pod.role == crate::facts::Role::JobManager && pod.generation == generation && pod.ended.is_none()
+    })?;
+    Some((generation, format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT)))
+}

@@ -1,0 +1,105 @@
+//! A pod, as far as decisions look at it. Pure.
+
+use crate::build::names;
+use crate::facts::{PodEnd, PodFacts, Rejection, Role};
+use crate::time::from_time;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
+use kube::ResourceExt;
+use sluice_protocol::failure::ExitRecord;
+use sluice_protocol::{Generation, Timestamp};
+
+/// Reads a pod of a job; `None` when it does not carry the labels of one.
+#[must_use]
+pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
+    let generation = Generation(pod.labels().get(names::GENERATION_LABEL)?.parse().ok()?);
+    let role = match pod.labels().get(names::COMPONENT_LABEL)?.as_str() {
+        names::JOB_MANAGER => Role::JobManager,
+        names::TASK_MANAGER => Role::TaskManager(pod.labels().get(names::INDEX_LABEL)?.parse().ok()?),
+        _ => return None,
+    };
+    let created_at = pod.metadata.creation_timestamp.as_ref().map(from_time).unwrap_or_default();
+    let container = main_container(pod);
+    Some(PodFacts {
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        generation,
+        role,
+        image: pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default(),
+        ip: pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ended: pod_end(pod, container, created_at),
+        started: container.and_then(|status| status.state.as_ref()).is_some_and(|state| state.waiting.is_none()),
+        unready_since: unready_since(pod, container),
+        problem: problem(pod, container),
+        created_at,
+    })
+}
+
+fn main_container(pod: &Pod) -> Option<&ContainerStatus> {
+    let component = pod.labels().get(names::COMPONENT_LABEL)?;
+    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == *component)
+}
+
+/// A pod has ended when its main container has, or when the pod is declared failed as a whole (evicted, for one).
+fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp) -> Option<PodEnd> {
+    if let Some(terminated) = container.and_then(|status| status.state.as_ref()?.terminated.as_ref()) {
+        return Some(PodEnd {
+            record: exit_record(terminated),
+            account: account(terminated),
+            at: terminated.finished_at.as_ref().map_or(created_at, from_time),
+        });
+    }
+    let status = pod.status.as_ref()?;
+    if !matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return None;
+    }
+    let reason = status.reason.as_deref().unwrap_or("the pod ended");
+    let message = status.message.as_deref().unwrap_or_default();
+    Some(PodEnd { record: None, account: format!("{reason} {message}").trim_end().to_owned(), at: created_at })
+}
+
+fn exit_record(terminated: &ContainerStateTerminated) -> Option<ExitRecord> {
+    serde_json::from_str(terminated.message.as_deref()?.trim()).ok()
+}
+
+fn account(terminated: &ContainerStateTerminated) -> String {
+    let reason = terminated.reason.as_deref().unwrap_or("ended");
+    format!("{reason} (exit code {})", terminated.exit_code)
+}
+
+/// Only of a pod whose container runs: one that starts is not yet ready, which is no sign of death.
+fn unready_since(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Timestamp> {
+    let running = container.and_then(|status| status.state.as_ref()?.running.as_ref())?;
+    let ready = condition(pod, "Ready").filter(|condition| condition.status == "False")?;
+    let since = ready.last_transition_time.as_ref().map(from_time)?;
+    let started = running.started_at.as_ref().map(from_time).unwrap_or_default();
+    Some(since.max(started))
+}
+
+fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+/// What keeps a pod from starting: a place it cannot get, an image or a Secret that is not there.
+fn problem(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Rejection> {
+    let waiting = container.and_then(|status| status.state.as_ref()).and_then(waiting_reason);
+    if let Some((reason, message)) = waiting {
+        return Some(Rejection { message: format!("pod {}: {message}", pod.name_any()), reason });
+    }
+    let scheduled = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
+    Some(Rejection {
+        reason: scheduled.reason.clone().unwrap_or_else(|| "Unschedulable".to_owned()),
+        message: format!("pod {}: {}", pod.name_any(), scheduled.message.as_deref().unwrap_or("has no node yet")),
+    })
+}
+
+fn waiting_reason(state: &ContainerState) -> Option<(String, String)> {
+    let waiting = state.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref()?;
+    let harmless = matches!(reason, "ContainerCreating" | "PodInitializing");
+    let message = waiting.message.clone().unwrap_or_else(|| reason.to_owned());
+    (!harmless).then(|| (reason.to_owned(), message))
+}
+
+#[cfg(test)]
+mod tests;

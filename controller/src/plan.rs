@@ -1,0 +1,241 @@
+//! Step 3: facts to a plan. Pure: no client, no clock, no randomness.
+//!
+//! A job is in one of three situations, told by its status: it has no generation yet ([`Planner::first`]), it has
+//! ended and rests until its spec changes ([`Planner::rest`]), or it is active ([`Planner::active`]). An active one
+//! runs, is being stopped (to be suspended, or because its spec changed), or has lost its JobManager.
+//!
+//! The files: [`fate`](self) what became of the JobManager; `active` what follows; `revision` new revisions,
+//! generations and directives (N2, N3); `view` what is told.
+
+mod active;
+mod fate;
+mod revision;
+mod view;
+
+use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
+use sluice_crds::{StreamJobSpec, StreamJobState};
+use sluice_protocol::job_master::Command;
+use sluice_protocol::options::DesiredState;
+use sluice_protocol::{Generation, Timestamp};
+
+pub use view::View;
+
+/// What is to be done about one StreamJob.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What to remember; written before anything else is done when it differs from what was remembered (C2).
+    pub memory: Memory,
+    /// What to tell.
+    pub view: View,
+    /// The frozen program to keep in a ConfigMap.
+    pub program: Option<Program>,
+    /// The generation that the Service must select.
+    pub service: Option<Generation>,
+    /// Pods to create, built from this spec.
+    pub create: Vec<PodPlan>,
+    /// The frozen spec that pods are built from.
+    pub spec: Option<StreamJobSpec>,
+    /// Pods to delete.
+    pub delete: Vec<PodReference>,
+    /// ConfigMaps of revisions that nothing runs any more.
+    pub delete_programs: Vec<String>,
+    /// What to ask of the JobManager of `memory.generation`.
+    pub command: Option<Command>,
+    /// When to look again at the latest.
+    pub wake_at: Option<Timestamp>,
+    /// What happened, for events.
+    pub events: Vec<Occurrence>,
+}
+
+impl Plan {
+    /// Whether it changes Kubernetes objects or what is remembered, so that it must rest on live facts.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        let Self { program, service, create, delete, delete_programs, .. } = self;
+        let deletes = !delete.is_empty() || !delete_programs.is_empty();
+        program.is_some() || service.is_some() || !create.is_empty() || deletes
+    }
+}
+
+/// A pod to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodPlan {
+    /// What for.
+    pub role: Role,
+    /// Its generation.
+    pub generation: Generation,
+    /// Its revision.
+    pub revision: u64,
+    /// The ConfigMap with the frozen manifest.
+    pub config_map: String,
+    /// JSON of the directive (N3).
+    pub directive: String,
+    /// JSON of the failures counted under this revision (F1).
+    pub failures: String,
+    /// The image.
+    pub image: String,
+}
+
+/// A pod to delete: exactly this one, not another of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodReference {
+    /// Name.
+    pub name: String,
+    /// uid.
+    pub uid: String,
+}
+
+/// Something that an event tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occurrence {
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// CamelCase.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Decides.
+#[must_use]
+pub fn plan(facts: &Facts) -> Plan {
+    let mut planner = Planner::new(facts);
+    planner.absorb_report();
+    planner.note_job_manager_pod();
+    match facts.told.state {
+        _ if facts.memory.generation == Generation(0) => planner.first(),
+        Some(state) if state.is_terminal() => planner.rest(state),
+        _ => planner.active(),
+    }
+    planner.plan
+}
+
+struct Planner<'a> {
+    facts: &'a Facts,
+    plan: Plan,
+}
+
+impl<'a> Planner<'a> {
+    fn new(facts: &'a Facts) -> Self {
+        let plan = Plan {
+            memory: facts.memory.clone(),
+            view: View::default(),
+            program: None,
+            service: None,
+            create: Vec::new(),
+            spec: None,
+            delete: Vec::new(),
+            delete_programs: Vec::new(),
+            command: None,
+            wake_at: None,
+            events: Vec::new(),
+        };
+        Self { facts, plan }
+    }
+
+    /// What the JobManager reported is remembered where decisions rest on it.
+    fn absorb_report(&mut self) {
+        let Some(report) = &self.facts.report else { return };
+        let memory = &mut self.plan.memory;
+        memory.ledger_entry = memory.ledger_entry.max(report.ledger_entry);
+        if report.last_checkpoint.is_some() {
+            memory.last_checkpoint.clone_from(&report.last_checkpoint);
+        }
+        if report.attempt.0 == 0 {
+            return;
+        }
+        memory.restored_from.clone_from(&report.restored_from);
+        memory.started_revision = memory.revision;
+        if report.failure_counts.revision == memory.revision {
+            memory.failures.merge(&report.failure_counts);
+        }
+    }
+
+    fn note_job_manager_pod(&mut self) {
+        let generation = self.facts.memory.generation;
+        let pod = self.facts.pods.iter().find(|pod| pod.role == Role::JobManager && pod.generation == generation);
+        if let (None, Some(pod)) = (&self.plan.memory.job_manager_pod, pod) {
+            self.plan.memory.job_manager_pod = Some(pod.uid.clone());
+        }
+    }
+
+    /// A job that has no generation yet.
+    fn first(&mut self) {
+        match (&self.facts.program, self.facts.desired) {
+            (_, DesiredState::Suspended) => self.end(StreamJobState::Suspended, "Suspended", "it has not been started"),
+            (Err(rejection), _) => self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message),
+            (Ok(program), _) => self.begin_revision(program),
+        }
+    }
+
+    /// A job that has ended: its spec may start it again.
+    fn rest(&mut self, state: StreamJobState) {
+        let Facts { desired, program, told, spec_generation, .. } = self.facts;
+        let resumed = state == StreamJobState::Suspended && *spec_generation != told.observed_generation;
+        let was_rejected = state == StreamJobState::Invalid && is_rejection(&told.reason);
+        match (desired, program) {
+            (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
+                self.begin_revision(program);
+            }
+            (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {
+                self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
+            }
+            (DesiredState::Suspended, _) if state != StreamJobState::Suspended => {
+                let message = format!("it was {state:?} before: {}", told.message);
+                self.end(StreamJobState::Suspended, "Suspended", &message);
+            }
+            _ => self.end(state, &told.reason, &told.message),
+        }
+    }
+
+    /// Whether the spec asks for something else than the revision that runs.
+    fn is_changed(&self) -> bool {
+        match (&self.facts.program, &self.facts.frozen) {
+            (Err(_), _) => false,
+            (Ok(program), Some(frozen)) => program.spec != *frozen,
+            (Ok(program), None) => program.config_map != self.facts.memory.program,
+        }
+    }
+
+    /// The job has ended and stays so until its spec changes.
+    fn end(&mut self, state: StreamJobState, reason: &str, message: &str) {
+        self.plan.memory.next_restart_at = None;
+        self.plan.memory.stop_requested_at = None;
+        self.delete_pods(|_| true);
+        self.plan.view = View::ended(state, reason, message);
+    }
+
+    /// Deletes the living pods that `which` says.
+    fn delete_pods(&mut self, which: impl Fn(&PodFacts) -> bool) {
+        for pod in self.facts.pods.iter().filter(|pod| pod.is_alive() && which(pod)) {
+            let pod = reference(pod);
+            if !self.plan.delete.contains(&pod) {
+                self.plan.delete.push(pod);
+            }
+        }
+    }
+
+    fn wake_at(&mut self, at: Timestamp) {
+        self.plan.wake_at = Some(self.plan.wake_at.map_or(at, |other| other.min(at)));
+    }
+
+    fn tell(&mut self, warning: bool, reason: &str, message: String) {
+        self.plan.events.push(Occurrence { warning, reason: reason.to_owned(), message });
+    }
+}
+
+fn reference(pod: &PodFacts) -> PodReference {
+    PodReference { name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+/// Whether a reason is one of validation's: those go away without a change of the spec when a ConfigMap appears.
+fn is_rejection(reason: &str) -> bool {
+    matches!(reason, "InvalidSpec" | "ProgramNotFound")
+}
+
+fn rejection(reason: &str, message: String) -> Rejection {
+    Rejection { reason: reason.to_owned(), message }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

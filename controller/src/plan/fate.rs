@@ -1,0 +1,54 @@
+//! What became of the JobManager of the current generation (C1).
+
+use super::{Planner, rejection};
+use crate::facts::{PodFacts, Rejection, Role};
+use sluice_protocol::TimeSpan;
+use sluice_protocol::failure::{ExitKind, ExitRecord};
+
+/// A JobManager whose control loop has not answered for this long is lost; so is one on a node that is lost.
+pub(super) const UNRESPONSIVE: TimeSpan = TimeSpan::from_secs(30);
+
+/// What became of a JobManager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate<'a> {
+    /// Its pod has not been made yet.
+    NotCreated,
+    /// It lives, as far as is known.
+    Alive(&'a PodFacts),
+    /// It ended and said why.
+    Exited(&'a ExitRecord),
+    /// It ended without a word, or for no fault of the job.
+    Lost(Rejection),
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn fate(&self) -> Fate<'a> {
+        let memory = &self.facts.memory;
+        let known = self.plan.memory.job_manager_pod.as_ref();
+        let pod =
+            self.facts.pods.iter().find(|pod| {
+                pod.role == Role::JobManager && pod.generation == memory.generation && known == Some(&pod.uid)
+            });
+        let Some(pod) = pod else {
+            let gone = || rejection("JobManagerGone", "its pod is gone".to_owned());
+            return if known.is_none() { Fate::NotCreated } else { Fate::Lost(gone()) };
+        };
+        if let Some(end) = &pod.ended {
+            return match &end.record {
+                Some(record) if record.kind != ExitKind::Internal => Fate::Exited(record),
+                Some(record) => Fate::Lost(rejection(&record.reason, record.message.clone())),
+                None => Fate::Lost(rejection("JobManagerLost", format!("pod {}: {}", pod.name, end.account))),
+            };
+        }
+        if pod.terminating {
+            return Fate::Lost(rejection("JobManagerDeleted", format!("pod {} is being deleted", pod.name)));
+        }
+        match pod.unready_since {
+            Some(since) if self.facts.now.since(since) >= UNRESPONSIVE => {
+                let message = format!("pod {} has not answered for {UNRESPONSIVE}, or its node is lost", pod.name);
+                Fate::Lost(rejection("JobManagerUnresponsive", message))
+            }
+            _ => Fate::Alive(pod),
+        }
+    }
+}

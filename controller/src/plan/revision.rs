@@ -1,0 +1,145 @@
+//! New revisions, generations and their directives (N2, N3, C3), and the pods they are made of.
+
+use super::{Planner, PodPlan, View};
+use crate::facts::{Program, Role};
+use sluice_crds::{StreamJobSpec, StreamJobState};
+use sluice_protocol::job_master::{Directive, StartFrom};
+use sluice_protocol::options::RestoreSpec;
+use sluice_protocol::restart::FailureCounts;
+
+impl Planner<'_> {
+    /// The spec that the current generation runs; of one that is about to start, the new one.
+    pub(super) fn spec(&self) -> Option<&StreamJobSpec> {
+        let program = self.facts.program.as_ref().ok();
+        self.plan.spec.as_ref().or(self.facts.frozen.as_ref()).or(program.map(|program| &program.spec))
+    }
+
+    /// Starts `program` as the next revision.
+    pub(super) fn begin_revision(&mut self, program: &Program) {
+        let directive = self.new_directive(program);
+        let memory = &mut self.plan.memory;
+        memory.revision += 1;
+        memory.directive = Some(directive);
+        memory.program.clone_from(&program.config_map);
+        memory.failures = FailureCounts::new(memory.revision);
+        self.plan.program = Some(program.clone());
+        self.plan.spec = Some(program.spec.clone());
+        self.next_generation("Starting", "the JobManager's pod starts");
+    }
+
+    /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state.
+    fn new_directive(&self, program: &Program) -> Directive {
+        let memory = &self.plan.memory;
+        let restore = program.spec.restore.as_ref().filter(|restore| self.is_due(restore));
+        let state_missing = self.facts.told.reason == "StateMissing";
+        let start = match restore {
+            Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
+                StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
+            }
+            None if memory.ledger_entry == 0 => StartFrom::Continue,
+            None => StartFrom::ResumeLatest,
+        };
+        let nonce = program.spec.restore.as_ref().map_or(0, |restore| restore.nonce);
+        let seen = if state_missing && restore.is_some() { 0 } else { memory.ledger_entry };
+        Directive { id: format!("{}-{nonce}", memory.revision + 1), seen, start }
+    }
+
+    fn is_due(&self, restore: &RestoreSpec) -> bool {
+        let memory = &self.plan.memory;
+        let first = memory.revision == 0;
+        let changed = self.facts.frozen.as_ref().is_some_and(|frozen| frozen.restore.as_ref() != Some(restore));
+        let unused = memory.started_revision < memory.revision
+            && matches!(&memory.directive, Some(Directive { start: StartFrom::Path { .. }, .. }));
+        first || changed || unused
+    }
+
+    /// Starts the next generation of the revision: max(status, reported) + 1 (C2).
+    pub(super) fn next_generation(&mut self, reason: &str, message: &str) {
+        let reported = self.facts.report.as_ref().map(|report| report.generation).unwrap_or_default();
+        let memory = &mut self.plan.memory;
+        memory.generation = memory.generation.max(reported).next();
+        memory.job_manager_pod = None;
+        memory.next_task_manager = 0;
+        memory.next_restart_at = None;
+        memory.stop_requested_at = None;
+        let generation = memory.generation;
+        self.delete_pods(|_| true);
+        self.create_pods();
+        let restarting = self.facts.memory.generation.0 > 0 && self.plan.program.is_none();
+        let state = if restarting { StreamJobState::Restarting } else { StreamJobState::Starting };
+        self.plan.view = View::progressing(state, reason, message);
+        let words = match &self.directive().start {
+            StartFrom::Continue => "continues from the latest retained checkpoint".to_owned(),
+            StartFrom::ResumeLatest => "resumes from the latest checkpoint".to_owned(),
+            StartFrom::Path { from, .. } => format!("restores {from}"),
+            StartFrom::Empty => "starts empty".to_owned(),
+        };
+        let revision = self.plan.memory.revision;
+        let event = format!("generation {generation} (revision {revision}) {words}");
+        self.tell(false, "GenerationStarted", event);
+    }
+
+    /// Creates the pods of the current generation, with its Service and, where it is missing, its program.
+    pub(super) fn create_pods(&mut self) {
+        let generation = self.plan.memory.generation;
+        if self.facts.frozen.is_none() && self.plan.program.is_none() {
+            let program = self.facts.program.as_ref().ok();
+            self.plan.program = program.filter(|program| program.config_map == self.plan.memory.program).cloned();
+        }
+        self.plan.service = Some(generation);
+        let job_manager = self.pod(Role::JobManager);
+        self.plan.create.push(job_manager);
+        let count = self.spec().map_or(0, StreamJobSpec::task_manager_count);
+        self.create_task_managers(count);
+        self.plan.view = View::progressing(StreamJobState::Starting, "Starting", "the JobManager's pod starts");
+    }
+
+    /// Creates `count` TaskManagers of the current generation.
+    pub(super) fn create_task_managers(&mut self, count: u32) {
+        let first = self.plan.memory.next_task_manager;
+        let pods: Vec<_> = (first..first + count).map(|index| self.pod(Role::TaskManager(index))).collect();
+        self.plan.memory.next_task_manager = first + count;
+        self.plan.create.extend(pods);
+        if first > 0 {
+            self.tell(true, "TaskManagerReplaced", format!("{count} lost TaskManagers are replaced"));
+        }
+        if self.plan.spec.is_none() {
+            self.plan.spec = self.spec().cloned();
+        }
+    }
+
+    fn pod(&self, role: Role) -> PodPlan {
+        let memory = &self.plan.memory;
+        let configured = self.spec().and_then(|spec| spec.image.clone());
+        // All pods of a generation run one image, also when the operator's default changes meanwhile.
+        let of_job_manager = || {
+            let mut pods = self.facts.pods.iter();
+            let pod = pods.find(|pod| pod.role == Role::JobManager && pod.generation == memory.generation)?;
+            Some(pod.image.clone()).filter(|image| !image.is_empty())
+        };
+        PodPlan {
+            role,
+            generation: memory.generation,
+            revision: memory.revision,
+            config_map: memory.program.clone(),
+            directive: serde_json::to_string(&self.directive()).unwrap_or_default(),
+            failures: serde_json::to_string(&memory.failures).unwrap_or_default(),
+            image: configured.or_else(of_job_manager).unwrap_or_else(|| self.facts.default_image.clone()),
+        }
+    }
+
+    /// What the current generation is told: the revision's own directive until it was seen to be used, then to
+    /// continue from what the controller knows of the ledger (N3).
+    fn directive(&self) -> Directive {
+        let memory = &self.plan.memory;
+        let used = memory.started_revision == memory.revision;
+        match &memory.directive {
+            Some(directive) if !used => directive.clone(),
+            directive => Directive {
+                id: directive.as_ref().map(|directive| directive.id.clone()).unwrap_or_default(),
+                seen: memory.ledger_entry,
+                start: StartFrom::Continue,
+            },
+        }
+    }
+}

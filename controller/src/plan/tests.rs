@@ -1,0 +1,538 @@
+//! The planner over many states: each test is a story told by facts, in milliseconds.
+
+use super::*;
+use crate::facts::{PodEnd, Told};
+use crate::validate::validate_program;
+use serde_json::json;
+use sluice_crds::StreamJob;
+use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::job_master::StartFrom;
+use sluice_protocol::restart::{CountedFailure, FailureCounts};
+use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus};
+use sluice_protocol::{Attempt, CheckpointId, TimeSpan};
+
+const NOW: Timestamp = Timestamp(1_767_225_600_000);
+
+pub(crate) fn job() -> StreamJob {
+    serde_json::from_value(json!({
+        "apiVersion": "sluice.dev/v1alpha1", "kind": "StreamJob",
+        "metadata": {"name": "pv", "namespace": "ns", "uid": "u", "generation": 1},
+        "spec": {
+            "program": {"sql": "INSERT INTO a SELECT * FROM b;"}, "parallelism": 2,
+            "checkpointing": {"interval": "2s", "storage": "s3://bucket/path"},
+            "restartStrategy": {"fixedDelay": {"attempts": 2, "delay": "1s"}},
+        },
+    }))
+    .expect("is a StreamJob")
+}
+
+/// A StreamJob that was just applied.
+pub(crate) fn facts() -> Facts {
+    Facts {
+        now: NOW,
+        name: "pv".to_owned(),
+        default_image: "runtime:1".to_owned(),
+        spec_generation: 1,
+        desired: DesiredState::Running,
+        program: validate_program(&job(), None),
+        frozen: None,
+        memory: Memory::default(),
+        told: Told::default(),
+        pods: Vec::new(),
+        programs: Vec::new(),
+        service_generation: None,
+        report: None,
+        connected: false,
+    }
+}
+
+/// What the API server would hold after `plan`: its memory, its pods running, its Service and program.
+fn after(facts: &Facts, plan: &Plan) -> Facts {
+    let mut pods = facts.pods.clone();
+    pods.retain(|pod| !plan.delete.iter().any(|doomed| doomed.uid == pod.uid));
+    pods.extend(plan.create.iter().map(running_pod));
+    let frozen = plan.program.as_ref().map(|program| program.spec.clone());
+    Facts {
+        memory: plan.memory.clone(),
+        told: Told {
+            state: plan.view.state,
+            reason: plan.view.reason.clone(),
+            message: plan.view.message.clone(),
+            observed_generation: facts.spec_generation,
+        },
+        service_generation: plan.service.map(|generation| generation.0).or(facts.service_generation),
+        frozen: frozen.or_else(|| facts.frozen.clone()),
+        report: facts.report.clone().filter(|report| report.generation == plan.memory.generation),
+        connected: facts.connected && facts.memory.generation == plan.memory.generation,
+        pods,
+        ..facts.clone()
+    }
+}
+
+fn running_pod(plan: &PodPlan) -> PodFacts {
+    let generation = plan.generation;
+    let name = match plan.role {
+        Role::JobManager => format!("pv-{generation}-jm"),
+        Role::TaskManager(index) => format!("pv-{generation}-tm-{index}"),
+    };
+    PodFacts {
+        uid: format!("uid-{name}"),
+        name,
+        generation,
+        role: plan.role,
+        image: plan.image.clone(),
+        ip: Some("10.0.0.1".to_owned()),
+        terminating: false,
+        ended: None,
+        started: true,
+        unready_since: None,
+        problem: None,
+        created_at: NOW,
+    }
+}
+
+/// A job of generation 1 that runs, with a report.
+fn running() -> Facts {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    facts.report = Some(JobStatus {
+        state: JobState::Running,
+        generation: Generation(1),
+        attempt: Attempt(1),
+        ledger_entry: 7,
+        last_checkpoint: Some(CheckpointInfo { id: CheckpointId(5), completed_at: NOW, ..CheckpointInfo::default() }),
+        ..JobStatus::default()
+    });
+    facts.connected = true;
+    after(&facts, &plan(&facts))
+}
+
+fn job_manager(facts: &mut Facts) -> &mut PodFacts {
+    let generation = facts.memory.generation;
+    let mut pods = facts.pods.iter_mut();
+    pods.find(|pod| pod.role == Role::JobManager && pod.generation == generation).expect("there is one")
+}
+
+fn exit(facts: &mut Facts, kind: ExitKind) {
+    let record = ExitRecord { kind, reason: "Why".to_owned(), message: "because".to_owned(), by_generation: None };
+    let at = facts.now;
+    job_manager(facts).ended = Some(PodEnd { record: Some(record), account: String::new(), at });
+}
+
+fn kill(facts: &mut Facts) {
+    let at = facts.now;
+    job_manager(facts).ended = Some(PodEnd { record: None, account: "Error (exit code 137)".to_owned(), at });
+}
+
+fn created(plan: &Plan) -> Vec<(u64, Role)> {
+    plan.create.iter().map(|pod| (pod.generation.0, pod.role)).collect()
+}
+
+fn directive(plan: &Plan) -> serde_json::Value {
+    serde_json::from_str(&plan.create[0].directive).expect("is JSON")
+}
+
+const JM: Role = Role::JobManager;
+const TM: fn(u32) -> Role = Role::TaskManager;
+
+#[test]
+fn a_new_job_gets_its_first_generation() {
+    let plan = plan(&facts());
+    assert_eq!(created(&plan), [(1, JM), (1, TM(0)), (1, TM(1))]);
+    assert_eq!((plan.memory.generation, plan.memory.revision), (Generation(1), 1));
+    assert_eq!(plan.service, Some(Generation(1)));
+    assert!(plan.program.is_some());
+    assert_eq!(directive(&plan), json!({"id": "1-0", "seen": 0, "start": "continue"}));
+    assert_eq!(plan.view.state, Some(StreamJobState::Starting));
+    assert!(!plan.memory.decides_like(&facts().memory), "intent is written before pods are made");
+}
+
+#[test]
+fn a_running_job_is_left_alone() {
+    let facts = running();
+    let plan = plan(&facts);
+    assert!(!plan.acts() && plan.memory.decides_like(&facts.memory), "{plan:?}");
+    assert_eq!((plan.view.state, plan.view.ready), (Some(StreamJobState::Running), true));
+    assert_eq!(plan.memory.ledger_entry, 7);
+}
+
+#[test]
+fn an_invalid_spec_does_not_start_and_does_not_stop_what_runs() {
+    let rejection = Rejection { reason: "InvalidSpec".to_owned(), message: "spec.parallelism: no".to_owned() };
+    let new = Facts { program: Err(rejection.clone()), ..facts() };
+    let first = plan(&new);
+    assert_eq!(first.view.state, Some(StreamJobState::Invalid));
+    assert!(!first.acts());
+    let mended = Facts { program: facts().program, ..after(&new, &first) };
+    assert_eq!(created(&plan(&mended)).len(), 3);
+
+    let runs = Facts { program: Err(rejection.clone()), ..running() };
+    let plan = plan(&runs);
+    assert!(!plan.acts() && plan.command.is_none());
+    assert_eq!((plan.view.ready, plan.view.degraded), (true, Some(rejection)));
+}
+
+#[test]
+fn a_killed_job_manager_is_followed_by_the_next_generation() {
+    let mut facts = running();
+    kill(&mut facts);
+    let first = plan(&facts);
+    assert_eq!(created(&first), []);
+    assert_eq!(first.memory.next_restart_at, Some(NOW.plus(TimeSpan::from_secs(1))));
+    assert_eq!(first.memory.failures.total(), 1);
+    assert_eq!(first.view.state, Some(StreamJobState::Restarting));
+    let deleted: Vec<_> = first.delete.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(deleted, ["pv-1-tm-0", "pv-1-tm-1"]);
+
+    let mut waiting = after(&facts, &first);
+    assert_eq!(plan(&waiting).memory, first.memory, "it is counted once");
+    waiting.now = NOW.plus(TimeSpan::from_secs(1));
+    let second = plan(&waiting);
+    assert_eq!(created(&second), [(2, JM), (2, TM(0)), (2, TM(1))]);
+    assert_eq!(directive(&second), json!({"id": "1-0", "seen": 7, "start": "continue"}));
+    assert_eq!(second.memory.failures.total(), 1);
+    assert_eq!(second.memory.revision, 1);
+}
+
+#[test]
+fn job_managers_and_attempts_spend_one_budget() {
+    let mut facts = running();
+    let mut counts = FailureCounts::new(1);
+    counts.record(CountedFailure::Attempt(Generation(1), Attempt(1)), NOW);
+    counts.record(CountedFailure::Attempt(Generation(1), Attempt(2)), NOW);
+    facts.report.as_mut().expect("is there").failure_counts = counts;
+    let counted = plan(&facts);
+    assert_eq!(counted.memory.failures.total(), 2);
+    let mut facts = after(&facts, &counted);
+    kill(&mut facts);
+    let plan = plan(&facts);
+    assert_eq!(plan.view.state, Some(StreamJobState::Failed));
+    let message = plan.view.message;
+    assert!(message.starts_with("JobManager of generation 1 lost: pod pv-1-jm: Error (exit code 137)"), "{message}");
+    assert!(message.contains("allows 2 restarts"), "{message}");
+}
+
+#[test]
+fn a_pod_that_is_gone_deleted_or_silent_is_lost() {
+    let mut gone = running();
+    gone.pods.retain(|pod| pod.role != JM);
+    let mut deleted = running();
+    job_manager(&mut deleted).terminating = true;
+    let mut silent = running();
+    job_manager(&mut silent).unready_since = Some(NOW);
+    assert!(plan(&silent).view.ready, "it may come back");
+    silent.now = NOW.plus(TimeSpan::from_secs(30));
+    for (facts, reason) in [(gone, "Gone"), (deleted, "Deleted"), (silent, "Unresponsive")] {
+        let plan = plan(&facts);
+        assert_eq!(plan.view.state, Some(StreamJobState::Restarting), "{reason}");
+        assert_eq!(plan.view.reason, format!("JobManager{reason}"));
+    }
+}
+
+#[test]
+fn a_crash_between_intent_and_pods_makes_the_same_pods() {
+    let first = facts();
+    let intent = plan(&first);
+    let crashed = Facts { pods: Vec::new(), service_generation: None, ..after(&first, &intent) };
+    let again = plan(&crashed);
+    assert_eq!(created(&again)[0], (1, JM));
+    assert_eq!((again.memory.generation, again.memory.failures.total()), (Generation(1), 0));
+    assert_eq!(directive(&again), directive(&intent));
+}
+
+#[test]
+fn a_lost_task_manager_is_replaced_under_a_new_index() {
+    let mut facts = running();
+    facts.pods.retain(|pod| pod.role != TM(0));
+    let replaced = plan(&facts);
+    assert_eq!(created(&replaced), [(1, TM(2))]);
+    assert_eq!(replaced.memory.next_task_manager, 3);
+    let facts = after(&facts, &replaced);
+    assert!(!plan(&facts).acts());
+}
+
+#[test]
+fn task_managers_that_die_young_are_replaced_ever_more_slowly() {
+    let mut facts = running();
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        let at = facts.now;
+        let victim = facts.pods.iter_mut().rev().find(|pod| pod.role != JM && pod.is_alive()).expect("is there");
+        victim.created_at = at;
+        victim.ended = Some(PodEnd { record: None, account: String::new(), at });
+        let mut step = plan(&facts);
+        facts = after(&facts, &step);
+        while step.create.is_empty() {
+            facts.now = step.wake_at.expect("wakes");
+            step = plan(&facts);
+            facts = after(&facts, &step);
+        }
+        delays.push(facts.now.since(at).0 / 1000);
+    }
+    assert_eq!(delays, [0, 1, 2, 4, 4], "the oldest of the dead pods are removed");
+}
+
+#[test]
+fn task_managers_that_ended_as_told_are_not_replaced() {
+    let mut facts = running();
+    let record =
+        ExitRecord { kind: ExitKind::Finished, reason: String::new(), message: String::new(), by_generation: None };
+    for pod in facts.pods.iter_mut().filter(|pod| pod.role != JM) {
+        pod.ended = Some(PodEnd { record: Some(record.clone()), account: String::new(), at: NOW });
+    }
+    assert_eq!(created(&plan(&facts)), []);
+}
+
+#[test]
+fn ends_and_what_follows_from_them() {
+    let cases = [
+        (ExitKind::Finished, StreamJobState::Finished),
+        (ExitKind::Stopped, StreamJobState::Suspended),
+        (ExitKind::Failed, StreamJobState::Failed),
+        (ExitKind::UserError, StreamJobState::Invalid),
+        (ExitKind::StateMissing, StreamJobState::Failed),
+        (ExitKind::StateLost, StreamJobState::Failed),
+        (ExitKind::Internal, StreamJobState::Restarting),
+    ];
+    for (kind, state) in cases {
+        let mut facts = running();
+        exit(&mut facts, kind);
+        let step = plan(&facts);
+        assert_eq!(step.view.state, Some(state), "{kind:?}");
+        assert!(created(&step).is_empty(), "{kind:?}");
+        if state.is_terminal() {
+            let rests = after(&facts, &step);
+            let rest = plan(&rests);
+            assert!(!rest.acts() && rest.memory.decides_like(&rests.memory), "{kind:?}");
+            assert_eq!((rest.view.state, &rest.view.message), (Some(state), &step.view.message), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn superseded_by_an_own_generation_goes_on_and_by_a_foreign_one_ends() {
+    let mut facts = running();
+    exit(&mut facts, ExitKind::Superseded);
+    let goes_on = plan(&facts);
+    assert_eq!(created(&goes_on)[0], (2, JM));
+    assert_eq!(goes_on.memory.failures.total(), 0);
+    let end = job_manager(&mut facts).ended.as_mut().expect("ended");
+    end.record.as_mut().expect("said why").by_generation = Some(5);
+    let plan = plan(&facts);
+    assert_eq!((plan.view.state, plan.view.reason.as_str()), (Some(StreamJobState::Failed), "ForeignGeneration"));
+}
+
+fn changed(facts: Facts) -> Facts {
+    let mut job = job();
+    job.spec.program.sql = Some("INSERT INTO a SELECT c FROM b;".to_owned());
+    Facts { program: validate_program(&job, None), spec_generation: 2, ..facts }
+}
+
+#[test]
+fn a_changed_spec_stops_the_job_and_starts_the_next_revision() {
+    let facts = changed(running());
+    let stop = plan(&facts);
+    assert_eq!(stop.command, Some(Command::Stop));
+    assert_eq!(stop.view.state, Some(StreamJobState::Stopping));
+    assert_eq!(stop.memory.stop_requested_at, Some(NOW));
+
+    let mut stopping = after(&facts, &stop);
+    stopping.now = NOW.plus(TimeSpan::from_secs(5));
+    stopping.report.as_mut().expect("is there").ledger_entry = 9;
+    exit(&mut stopping, ExitKind::Stopped);
+    let next = plan(&stopping);
+    assert_eq!(created(&next), [(2, JM), (2, TM(0)), (2, TM(1))]);
+    assert_eq!(next.memory.revision, 2);
+    assert_eq!(directive(&next), json!({"id": "2-0", "seen": 9, "start": "resumeLatest"}));
+    assert_eq!(next.memory.stop_requested_at, None);
+    assert_eq!(next.memory.failures.total(), 0);
+}
+
+#[test]
+fn a_stop_has_a_deadline() {
+    let facts = changed(running());
+    let stop = plan(&facts);
+    let mut late = after(&facts, &stop);
+    late.now = NOW.plus(TimeSpan::from_secs(600));
+    let plan = plan(&late);
+    assert_eq!(created(&plan)[0], (2, JM));
+    assert!(plan.delete.iter().any(|pod| pod.name == "pv-1-jm"));
+}
+
+#[test]
+fn a_stop_that_is_no_longer_wanted_is_followed_by_a_start() {
+    let suspended = Facts { desired: DesiredState::Suspended, ..running() };
+    let stop = plan(&suspended);
+    let mut wanted = Facts { desired: DesiredState::Running, ..after(&suspended, &stop) };
+    assert_eq!(plan(&wanted).view.state, Some(StreamJobState::Stopping));
+    exit(&mut wanted, ExitKind::Stopped);
+    let plan = plan(&wanted);
+    assert_eq!((created(&plan)[0], plan.memory.revision), ((2, JM), 2));
+    assert_eq!(directive(&plan)["start"], "resumeLatest");
+}
+
+#[test]
+fn suspend_and_resume() {
+    let suspended = Facts { desired: DesiredState::Suspended, spec_generation: 2, ..running() };
+    let mut stopping = after(&suspended, &plan(&suspended));
+    exit(&mut stopping, ExitKind::Stopped);
+    let end = plan(&stopping);
+    assert_eq!(end.view.state, Some(StreamJobState::Suspended));
+    let rests = after(&stopping, &end);
+    assert!(!plan(&rests).acts());
+    let resumed = Facts { desired: DesiredState::Running, spec_generation: 3, ..rests };
+    let plan = plan(&resumed);
+    assert_eq!(created(&plan)[0], (2, JM));
+    assert_eq!(directive(&plan), json!({"id": "2-0", "seen": 7, "start": "resumeLatest"}));
+}
+
+#[test]
+fn a_job_that_is_suspended_from_the_start_does_not_start() {
+    let facts = Facts { desired: DesiredState::Suspended, ..facts() };
+    let plan = plan(&facts);
+    assert_eq!((plan.view.state, plan.acts()), (Some(StreamJobState::Suspended), false));
+}
+
+#[test]
+fn a_failed_job_starts_again_when_its_spec_changes() {
+    let mut failed = running();
+    exit(&mut failed, ExitKind::Failed);
+    let failed = changed(after(&failed, &plan(&failed)));
+    let plan = plan(&failed);
+    assert_eq!((created(&plan)[0], plan.memory.revision), ((2, JM), 2));
+}
+
+fn restoring(nonce: u64) -> Result<Program, Rejection> {
+    let mut job = job();
+    job.spec.restore = Some(sluice_protocol::options::RestoreSpec {
+        from: "s3://bucket/chk-50".to_owned(),
+        allow_non_restored_state: false,
+        nonce,
+    });
+    validate_program(&job, None)
+}
+
+#[test]
+fn restore_is_used_once_for_each_nonce() {
+    let path = |plan: &Plan| directive(plan)["start"].get("path").is_some();
+    let new = Facts { program: restoring(1), ..facts() };
+    let first = plan(&new);
+    assert!(path(&first), "{}", directive(&first));
+
+    // The JobManager is lost before anything was deployed: the same directive again.
+    let mut unused = after(&new, &first);
+    let adopted = plan(&unused);
+    unused = after(&unused, &adopted);
+    kill(&mut unused);
+    let counted = plan(&unused);
+    let mut due = after(&unused, &counted);
+    due.now = NOW.plus(TimeSpan::from_secs(1));
+    let again = plan(&due);
+    assert_eq!(directive(&again), directive(&first));
+
+    // It was used: the next generation continues, and another revision resumes.
+    let mut used = running();
+    used.frozen = restoring(1).ok().map(|program| program.spec);
+    used.program = restoring(1);
+    assert!(!plan(&used).acts());
+    kill(&mut used);
+    let counted = plan(&used);
+    let mut due = after(&used, &counted);
+    due.now = NOW.plus(TimeSpan::from_secs(1));
+    assert_eq!(directive(&plan(&due))["start"], "continue");
+
+    // A new nonce restores once more.
+    let mut raised = Facts { program: restoring(2), ..due };
+    raised.told.state = Some(StreamJobState::Failed);
+    let plan = plan(&raised);
+    assert!(path(&plan), "{}", directive(&plan));
+    assert_eq!(directive(&plan)["id"], "2-2");
+}
+
+#[test]
+fn a_moved_ledger_is_decided_on_anew() {
+    let mut facts = changed(running());
+    facts.told.state = Some(StreamJobState::Failed);
+    let next = plan(&facts);
+    let mut facts = after(&facts, &next);
+    let adopted = plan(&facts);
+    facts = after(&facts, &adopted);
+    facts.report = Some(JobStatus { generation: Generation(2), ledger_entry: 12, ..JobStatus::default() });
+    exit(&mut facts, ExitKind::StateMoved);
+    let plan = plan(&facts);
+    assert_eq!(created(&plan)[0], (3, JM));
+    assert_eq!(directive(&plan), json!({"id": "2-0", "seen": 12, "start": "resumeLatest"}));
+    assert_eq!(plan.memory.failures.total(), 0);
+
+    facts.report = None;
+    let unknown = super::plan(&facts);
+    assert_eq!((unknown.view.state, unknown.view.reason.as_str()), (Some(StreamJobState::Failed), "StateMoved"));
+}
+
+#[test]
+fn checkpoints_in_the_memory_of_a_lost_job_manager_are_lost() {
+    let mut facts = running();
+    let frozen = facts.frozen.as_mut().expect("is there");
+    frozen.checkpointing.as_mut().expect("is there").storage = "JobManager".to_owned();
+    facts.program = Ok(Program { spec: frozen.clone(), config_map: facts.memory.program.clone() });
+    kill(&mut facts);
+    let plan = plan(&facts);
+    assert_eq!((plan.view.state, plan.view.reason.as_str()), (Some(StreamJobState::Failed), "StateLost"));
+}
+
+#[test]
+fn what_kubernetes_cannot_do_is_told_and_spends_nothing() {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    let problem = Rejection { reason: "ImagePullBackOff".to_owned(), message: "no such image".to_owned() };
+    let pod = job_manager(&mut facts);
+    pod.started = false;
+    pod.problem = Some(problem.clone());
+    let told = plan(&facts);
+    assert_eq!((told.view.degraded, told.memory.failures.total()), (Some(problem), 0));
+    assert_eq!(told.view.message, "no such image");
+
+    // A change of the spec does not wait for a pod that never ran.
+    let plan = plan(&changed(facts));
+    assert_eq!(created(&plan)[0], (2, JM));
+    assert_eq!(directive(&plan)["start"], "continue", "there is no ledger yet");
+}
+
+#[test]
+fn the_next_generation_is_above_what_is_reported() {
+    let mut facts = running();
+    facts.report.as_mut().expect("is there").generation = Generation(8);
+    exit(&mut facts, ExitKind::Superseded);
+    assert_eq!(plan(&facts).memory.generation, Generation(9));
+}
+
+#[test]
+fn all_pods_of_a_generation_have_one_image() {
+    let mut facts = running();
+    facts.default_image = "runtime:2".to_owned();
+    facts.pods.retain(|pod| pod.role != TM(1));
+    assert_eq!(plan(&facts).create[0].image, "runtime:1");
+    let mut job = job();
+    job.spec.image = Some("mine:1".to_owned());
+    let program = validate_program(&job, None);
+    facts.frozen = program.as_ref().ok().map(|program| program.spec.clone());
+    facts.program = program;
+    assert_eq!(plan(&facts).create[0].image, "mine:1");
+}
+
+#[test]
+fn programs_of_past_revisions_are_removed_once_the_job_runs() {
+    let mut facts = running();
+    facts.programs = vec![facts.memory.program.clone(), "pv-program-old".to_owned()];
+    assert_eq!(plan(&facts).delete_programs, ["pv-program-old"]);
+    facts.report.as_mut().expect("is there").state = JobState::Starting;
+    assert!(plan(&facts).delete_programs.is_empty());
+}
+
+#[test]
+fn start_is_a_word_or_an_object_in_json() {
+    // The contract with the runtime's SLUICE_DIRECTIVE.
+    let written = serde_json::to_value(StartFrom::Path { from: "s3://b/c".to_owned(), allow_non_restored_state: true });
+    let expected = json!({"path": {"from": "s3://b/c", "allowNonRestoredState": true}});
+    assert_eq!(written.expect("is JSON"), expected);
+}

@@ -1,0 +1,118 @@
+//! What a plan tells: the state, and what the conditions say.
+
+use super::Planner;
+use crate::facts::Rejection;
+use sluice_crds::StreamJobState;
+use sluice_protocol::Timestamp;
+use sluice_protocol::status::{JobState, JobStatus};
+
+/// What is told of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct View {
+    /// State.
+    pub state: Option<StreamJobState>,
+    /// CamelCase reason of the state.
+    pub reason: String,
+    /// One sentence.
+    pub message: String,
+    /// Whether all tasks run.
+    pub ready: bool,
+    /// Whether the job is on its way to another state.
+    pub progressing: bool,
+    /// What is wrong, when something is.
+    pub degraded: Option<Rejection>,
+    /// When the JobManager restarts the tasks, while it waits for it.
+    pub next_restart_at: Option<Timestamp>,
+}
+
+impl View {
+    pub(super) fn progressing(state: StreamJobState, reason: &str, message: &str) -> Self {
+        Self {
+            state: Some(state),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            progressing: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn ended(state: StreamJobState, reason: &str, message: &str) -> Self {
+        let wrong = matches!(state, StreamJobState::Failed | StreamJobState::Invalid);
+        Self {
+            state: Some(state),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            degraded: wrong.then(|| Rejection { reason: reason.to_owned(), message: message.to_owned() }),
+            ..Self::default()
+        }
+    }
+}
+
+impl Planner<'_> {
+    /// What a living JobManager reports, with what Kubernetes and validation have to add.
+    pub(super) fn running_view(&self) -> View {
+        let mut view = match &self.facts.report {
+            Some(report) => reported_view(report),
+            None => View::progressing(self.state_without_report(), "Starting", "the JobManager starts"),
+        };
+        let generation = self.facts.memory.generation;
+        let problem = || {
+            let mut pods = self.facts.pods.iter().filter(|pod| pod.generation == generation && pod.is_alive());
+            pods.find_map(|pod| pod.problem.clone())
+        };
+        let rejected = self.facts.program.as_ref().err().cloned();
+        if view.degraded.is_none() {
+            view.degraded = problem().or(rejected);
+        }
+        if let (false, Some(wrong)) = (view.ready, &view.degraded) {
+            view.reason.clone_from(&wrong.reason);
+            view.message.clone_from(&wrong.message);
+        }
+        view
+    }
+
+    /// Before the JobManager's stream is up, a job that was restarting still is.
+    fn state_without_report(&self) -> StreamJobState {
+        match self.facts.told.state {
+            Some(StreamJobState::Restarting | StreamJobState::Running) => StreamJobState::Restarting,
+            _ => StreamJobState::Starting,
+        }
+    }
+}
+
+fn reported_view(report: &JobStatus) -> View {
+    let state = match report.state {
+        JobState::Starting if report.attempt.0 > 1 => StreamJobState::Restarting,
+        JobState::Starting => StreamJobState::Starting,
+        JobState::Running => StreamJobState::Running,
+        JobState::Restarting => StreamJobState::Restarting,
+        JobState::Finishing => StreamJobState::Finishing,
+        // The pod's exit record tells the end; until it is there the job is about to end.
+        JobState::Stopping | JobState::Stopped | JobState::Cancelled | JobState::Failed => StreamJobState::Stopping,
+        JobState::Finished => StreamJobState::Finishing,
+    };
+    let ready = report.state == JobState::Running;
+    View {
+        state: Some(state),
+        reason: format!("{state:?}"),
+        message: report.message.clone(),
+        ready,
+        progressing: !ready,
+        degraded: reported_problem(report),
+        next_restart_at: report.next_restart_at,
+    }
+}
+
+fn reported_problem(report: &JobStatus) -> Option<Rejection> {
+    let failing = report.failed_checkpoints_in_a_row;
+    if failing > 0 {
+        let message = format!("the last {failing} checkpoints have failed: {}", report.message);
+        return Some(Rejection { reason: "CheckpointsFail".to_owned(), message });
+    }
+    if report.state == JobState::Restarting {
+        let failure = &report.failures.first()?.failure;
+        return Some(Rejection { reason: failure.reason.clone(), message: failure.message.clone() });
+    }
+    let notice = report.notices.first()?;
+    Some(Rejection { reason: notice.reason.clone(), message: notice.message.clone() })
+}

@@ -1,0 +1,151 @@
+//! One pass over one StreamJob: the steps in their order, and what happens when one fails.
+
+use crate::apply::{ApplyError, apply, write_status};
+use crate::build::names;
+use crate::context::Context;
+use crate::facts::Facts;
+use crate::observe::{Source, job_manager_address, observe};
+use crate::plan::{Occurrence, Plan, plan};
+use crate::status::{Due, build_status, due};
+use crate::streams::Target;
+use crate::watches::WatchedJob;
+use kube::Resource;
+use kube::runtime::controller::Action;
+use sluice_crds::{StreamJob, StreamJobState};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A pass without any cause, against what nobody thought of.
+const RESYNC: Duration = Duration::from_secs(300);
+/// After an error.
+const RETRY: Duration = Duration::from_secs(5);
+/// After a conflict: the cache is about to catch up.
+const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+
+/// Why a pass failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReconcileError {
+    /// Facts could not be read.
+    #[error("cannot observe: {0}")]
+    Observe(#[source] kube::Error),
+    /// The plan could not be carried out.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+}
+
+/// One pass.
+pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    match &job.0 {
+        Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(Action::await_change()),
+        Ok(job) => reconcile_job(job, &context).await.inspect(|_| context.metrics.count_pass("ok")),
+        Err(invalid) => {
+            let message = format!("the StreamJob cannot be read: {}; is its CRD of another version?", invalid.error);
+            tracing::warn!(name = invalid.metadata.name, "{message}");
+            let occurrence = Occurrence { warning: true, reason: "Unreadable".to_owned(), message };
+            context.events.tell_of(&job.object_ref(&()), &[occurrence]).await;
+            Ok(Action::await_change())
+        }
+    }
+}
+
+/// When a failed pass is tried again.
+pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    let ReconcileError::Apply(error) = error else {
+        context.metrics.count_pass("ObserveError");
+        tracing::warn!(name = job.meta().name, "{error}");
+        return Action::requeue(RETRY);
+    };
+    if error.is_conflict() {
+        context.metrics.count_pass("Conflict");
+        return Action::requeue(CONFLICT_RETRY);
+    }
+    context.metrics.count_pass(error.name());
+    tracing::warn!(name = job.meta().name, "{error}");
+    let occurrence = Occurrence { warning: true, reason: error.name().to_owned(), message: error.to_string() };
+    let (object, context) = (job.object_ref(&()), Arc::clone(&context));
+    tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
+    Action::requeue(RETRY)
+}
+
+async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, ReconcileError> {
+    let (facts, plan) = decide(job, context).await?;
+    context.streams.follow(&names::job_id(job), target(&facts, &plan));
+    let status = build_status(job, &facts, &plan);
+    let due = due(job.status.as_ref(), &status, facts.now);
+    let remember = !plan.memory.decides_like(&facts.memory);
+    if remember {
+        write_status(&context.client, job, &status).await?;
+    }
+    apply(context, job, &plan).await?;
+    if due == Due::Now && !remember {
+        write_status(&context.client, job, &status).await?;
+    }
+    if due == Due::Now || remember {
+        context.metrics.count_status_write();
+        context.events.tell(job, &occurrences(&facts, &plan)).await;
+    }
+    Ok(next_pass(&facts, &plan, due))
+}
+
+/// A plan that acts rests on pods as they are, not as a cache remembers them.
+async fn decide(job: &StreamJob, context: &Context) -> Result<(Facts, Plan), ReconcileError> {
+    let facts = observe(context, job, Source::Cache).await.map_err(ReconcileError::Observe)?;
+    let first = plan(&facts);
+    if !first.acts() && first.memory.decides_like(&facts.memory) {
+        return Ok((facts, first));
+    }
+    let facts = observe(context, job, Source::Live).await.map_err(ReconcileError::Observe)?;
+    let plan = plan(&facts);
+    Ok((facts, plan))
+}
+
+/// The JobManager to follow: that of the generation that is remembered after the plan, while its pod lives.
+fn target(facts: &Facts, plan: &Plan) -> Option<Target> {
+    let (generation, address) = job_manager_address(facts)?;
+    (generation == plan.memory.generation).then_some(Target { generation, address })
+}
+
+/// What the plan tells, and a change of the state or of what is wrong.
+fn occurrences(facts: &Facts, plan: &Plan) -> Vec<Occurrence> {
+    let mut occurrences = plan.events.clone();
+    let view = &plan.view;
+    let changed = view.state != facts.told.state || view.reason != facts.told.reason;
+    if let (true, Some(state)) = (changed, view.state) {
+        let warning = view.degraded.is_some();
+        let reason = if warning { view.reason.clone() } else { format!("{state:?}") };
+        let message = if view.message.is_empty() { describe(state).to_owned() } else { view.message.clone() };
+        if !occurrences.iter().any(|other| other.reason == reason) {
+            occurrences.push(Occurrence { warning, reason, message });
+        }
+    }
+    occurrences
+}
+
+const fn describe(state: StreamJobState) -> &'static str {
+    match state {
+        StreamJobState::Starting => "the job starts",
+        StreamJobState::Running => "all tasks run",
+        StreamJobState::Restarting => "the job restarts",
+        StreamJobState::Finishing => "all input was read",
+        StreamJobState::Stopping => "the job stops",
+        StreamJobState::Finished => "all results are out",
+        StreamJobState::Suspended => "the job is suspended",
+        StreamJobState::Cancelled => "the job was cancelled",
+        StreamJobState::Failed => "the job has failed",
+        StreamJobState::Invalid => "the job waits for a change of its spec",
+    }
+}
+
+fn next_pass(facts: &Facts, plan: &Plan, due: Due) -> Action {
+    let status = match due {
+        Due::At(at) => Some(at),
+        Due::Never | Due::Now => None,
+    };
+    let unready = facts.pods.iter().filter_map(|pod| pod.unready_since).min();
+    // Long enough after the first sign for the planner to call it lost.
+    let unready =
+        unready.map(|since| since.plus(sluice_protocol::TimeSpan::from_secs(31))).filter(|at| *at > facts.now);
+    let at = [plan.wake_at, status, unready].into_iter().flatten().min();
+    let wait = at.map_or(RESYNC, |at| at.since(facts.now).as_duration().max(Duration::from_millis(10)));
+    Action::requeue(wait.min(RESYNC))
+}

@@ -1,0 +1,181 @@
+//! Step 4: memory and view as a StreamJob's status, and back. Pure.
+//!
+//! Conditions follow the Kubernetes convention: Ready (all tasks run), Progressing (on its way to another state),
+//! Degraded (something is wrong), each with the spec's generation. A transition time changes only with the status.
+
+use crate::facts::{Facts, Memory};
+use crate::plan::{Plan, View};
+use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use sluice_crds::{LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
+use sluice_protocol::failure::FailureRecord;
+use sluice_protocol::status::CheckpointInfo;
+use sluice_protocol::{CheckpointId, Generation, TimeSpan, Timestamp};
+
+/// Condition: all tasks run.
+pub const READY: &str = "Ready";
+/// Condition: the job is on its way to another state. Its reason is the state's.
+pub const PROGRESSING: &str = "Progressing";
+/// Condition: something is wrong.
+pub const DEGRADED: &str = "Degraded";
+
+/// Failures that status shows.
+const FAILURES: usize = 5;
+/// Characters of a message; the whole one is in the pod's log.
+const MESSAGE: usize = 2_000;
+/// Where only checkpoints have moved on, status is written at most this often.
+const PROGRESS_EVERY: TimeSpan = TimeSpan::from_secs(5);
+
+/// When a status must be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// It is what the API server has.
+    Never,
+    /// Now.
+    Now,
+    /// Not before this time.
+    At(Timestamp),
+}
+
+/// What a StreamJob's status remembers.
+#[must_use]
+pub fn read_memory(job: &StreamJob) -> Memory {
+    let Some(status) = job.status.clone() else { return Memory::default() };
+    Memory {
+        generation: Generation(status.generation.unwrap_or_default()),
+        revision: status.revision.unwrap_or_default(),
+        started_revision: status.started_revision.unwrap_or_default(),
+        program: status.program.unwrap_or_default(),
+        directive: status.directive.and_then(|directive| serde_json::from_value(directive).ok()),
+        job_manager_pod: status.job_manager_pod,
+        next_task_manager: status.next_task_manager.unwrap_or_default(),
+        failures: status.failure_counts.unwrap_or_default(),
+        next_restart_at: status.next_restart_at.as_ref().filter(|_| status.waits_for_restart).map(from_micro_time),
+        stop_requested_at: status.stop_requested_at.as_ref().map(from_micro_time),
+        ledger_entry: status.ledger_entry.unwrap_or_default(),
+        last_checkpoint: status.last_checkpoint.as_ref().map(read_checkpoint),
+        restored_from: status.restored_from.as_ref().map(read_checkpoint),
+    }
+}
+
+/// The status that a plan tells.
+#[must_use]
+pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobStatus {
+    let Plan { memory, view, .. } = plan;
+    let some = |number: u64| (number > 0).then_some(number);
+    let failed = view.state == Some(StreamJobState::Failed);
+    let restarts = memory.failures.total().saturating_sub(u64::from(failed));
+    let old = job.status.as_ref();
+    let report = facts.report.as_ref().filter(|report| report.generation == memory.generation);
+    let failures = report.map(|report| report.failures.iter().take(FAILURES).map(write_failure).collect());
+    StreamJobStatus {
+        state: view.state,
+        message: Some(shorten(&view.message)).filter(|message| !message.is_empty()),
+        observed_generation: Some(facts.spec_generation),
+        generation: some(memory.generation.0),
+        attempt: report.map(|report| report.attempt.0).filter(|attempt| *attempt > 0),
+        revision: some(memory.revision),
+        started_revision: some(memory.started_revision),
+        program: Some(memory.program.clone()).filter(|name| !name.is_empty()),
+        directive: memory.directive.as_ref().and_then(|directive| serde_json::to_value(directive).ok()),
+        restarts: (memory.revision > 0).then_some(restarts),
+        failure_counts: (memory.revision > 0).then(|| memory.failures.clone()),
+        ledger_entry: some(memory.ledger_entry),
+        job_manager_pod: memory.job_manager_pod.clone(),
+        next_task_manager: (memory.next_task_manager > 0).then_some(memory.next_task_manager),
+        last_checkpoint: memory.last_checkpoint.as_ref().map(write_checkpoint),
+        restored_from: memory.restored_from.as_ref().map(write_checkpoint),
+        next_restart_at: memory.next_restart_at.or(view.next_restart_at).map(to_micro_time),
+        waits_for_restart: memory.next_restart_at.is_some(),
+        stop_requested_at: memory.stop_requested_at.map(to_micro_time),
+        failures: failures.unwrap_or_else(|| old.map(|old| old.failures.clone()).unwrap_or_default()),
+        conditions: build_conditions(view, facts, old.map_or(&[], |old| &old.conditions)),
+    }
+}
+
+/// Whether and when `new` must be written over `old`.
+#[must_use]
+pub fn due(old: Option<&StreamJobStatus>, new: &StreamJobStatus, now: Timestamp) -> Due {
+    // As JSON, since that is what the API server keeps: times lose their fractions there.
+    let json = |status: &StreamJobStatus| serde_json::to_value(status).unwrap_or_default();
+    let Some(old) = old else { return Due::Now };
+    if json(old) == json(new) {
+        return Due::Never;
+    }
+    let without_progress = |status: &StreamJobStatus| {
+        json(&StreamJobStatus { last_checkpoint: None, ledger_entry: None, ..status.clone() })
+    };
+    let last = old.last_checkpoint.as_ref().and_then(|checkpoint| checkpoint.completed_at.as_ref());
+    match last.map(|at| from_time(at).plus(PROGRESS_EVERY)) {
+        Some(at) if at > now && without_progress(old) == without_progress(new) => Due::At(at),
+        _ => Due::Now,
+    }
+}
+
+fn build_conditions(view: &View, facts: &Facts, old: &[Condition]) -> Vec<Condition> {
+    let degraded = view.degraded.as_ref();
+    let (wrong, what) = degraded.map_or(("AsExpected", ""), |wrong| (wrong.reason.as_str(), wrong.message.as_str()));
+    let states = [
+        (READY, view.ready, view.reason.as_str(), view.message.as_str()),
+        (PROGRESSING, view.progressing, view.reason.as_str(), view.message.as_str()),
+        (DEGRADED, degraded.is_some(), wrong, what),
+    ];
+    let build = |(kind, holds, reason, message): (&str, bool, &str, &str)| {
+        let status = if holds { "True" } else { "False" };
+        let before = old.iter().find(|condition| condition.type_ == kind && condition.status == status);
+        let since: Time = before.map_or_else(|| to_time(facts.now), |before| before.last_transition_time.clone());
+        Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: camel_case(reason),
+            message: shorten(message),
+            observed_generation: Some(facts.spec_generation),
+            last_transition_time: since,
+        }
+    };
+    states.into_iter().map(build).collect()
+}
+
+/// Reasons must be CamelCase words.
+fn camel_case(reason: &str) -> String {
+    let letters: String = reason.chars().filter(char::is_ascii_alphanumeric).collect();
+    if letters.starts_with(|c: char| c.is_ascii_alphabetic()) { letters } else { "Unknown".to_owned() }
+}
+
+fn shorten(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE) {
+        None => message.to_owned(),
+        Some((end, _)) => format!("{}…", &message[..end]),
+    }
+}
+
+fn read_checkpoint(checkpoint: &LastCheckpoint) -> CheckpointInfo {
+    CheckpointInfo {
+        id: CheckpointId(checkpoint.id.unwrap_or_default()),
+        path: checkpoint.path.clone().unwrap_or_default(),
+        completed_at: checkpoint.completed_at.as_ref().map(from_time).unwrap_or_default(),
+        ..CheckpointInfo::default()
+    }
+}
+
+fn write_checkpoint(checkpoint: &CheckpointInfo) -> LastCheckpoint {
+    LastCheckpoint {
+        id: Some(checkpoint.id.0),
+        path: Some(checkpoint.path.clone()),
+        completed_at: Some(to_time(checkpoint.completed_at)),
+    }
+}
+
+fn write_failure(record: &FailureRecord) -> StatusFailure {
+    StatusFailure {
+        at: Some(to_time(record.at)),
+        generation: Some(record.run.generation.0),
+        attempt: Some(record.run.attempt.0),
+        pod: record.task_manager.as_ref().map(|id| id.0.clone()),
+        reason: Some(record.failure.reason.clone()),
+        message: Some(shorten(&record.failure.message)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! Memory survives a status, and a status is written when something has changed and not otherwise.
+
+use super::*;
+use crate::plan::plan;
+use crate::plan::tests::{facts, job};
+
+#[test]
+fn what_is_remembered_is_read_again() {
+    let facts = facts();
+    let plan = plan(&facts);
+    let mut job = job();
+    let status = build_status(&job, &facts, &plan);
+    job.status = Some(status);
+    assert_eq!(read_memory(&job), plan.memory);
+}
+
+#[test]
+fn a_status_is_written_once() {
+    let facts = facts();
+    let plan = plan(&facts);
+    let mut job = job();
+    let first = build_status(&job, &facts, &plan);
+    assert_eq!(due(None, &first, facts.now), Due::Now);
+    let stored = serde_json::from_value(serde_json::to_value(&first).expect("is JSON")).expect("is a status");
+    job.status = Some(stored);
+    let later = Facts { now: facts.now.plus(TimeSpan::from_millis(61_234)), ..facts };
+    let second = build_status(&job, &later, &plan);
+    assert_eq!(due(job.status.as_ref(), &second, later.now), Due::Never);
+}
+
+#[test]
+fn progress_alone_is_written_at_intervals() {
+    let checkpoint =
+        |id: u64, at: u64| LastCheckpoint { id: Some(id), path: None, completed_at: Some(to_time(Timestamp(at))) };
+    let old = StreamJobStatus { last_checkpoint: Some(checkpoint(1, 10_000)), ..StreamJobStatus::default() };
+    let new = StreamJobStatus { last_checkpoint: Some(checkpoint(2, 12_000)), ..StreamJobStatus::default() };
+    assert_eq!(due(Some(&old), &new, Timestamp(12_000)), Due::At(Timestamp(15_000)));
+    assert_eq!(due(Some(&old), &new, Timestamp(15_000)), Due::Now);
+    let failed = StreamJobStatus { state: Some(StreamJobState::Failed), ..new };
+    assert_eq!(due(Some(&old), &failed, Timestamp(12_000)), Due::Now);
+}
+
+#[test]
+fn transition_times_change_with_the_status_only() {
+    let facts = facts();
+    let view = View { reason: "Running".to_owned(), ready: true, ..View::default() };
+    let first = build_conditions(&view, &facts, &[]);
+    let later = Facts { now: facts.now.plus(TimeSpan::from_secs(60)), ..facts };
+    let not_ready = View { ready: false, progressing: true, ..view };
+    let second = build_conditions(&not_ready, &later, &first);
+    let time = |conditions: &[Condition], kind: &str| {
+        conditions.iter().find(|condition| condition.type_ == kind).expect("is there").last_transition_time.clone()
+    };
+    assert_eq!(time(&second, READY), to_time(later.now));
+    assert_eq!(time(&second, DEGRADED), time(&first, DEGRADED));
+}
+
+#[test]
+fn reasons_are_words_and_messages_end() {
+    assert_eq!(camel_case("Bad-Reason 1"), "BadReason1");
+    assert_eq!(camel_case("137"), "Unknown");
+    assert_eq!(shorten(&"ä".repeat(3_000)).chars().count(), MESSAGE + 1);
+}

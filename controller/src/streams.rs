@@ -1,0 +1,190 @@
+//! One status stream per JobManager: what it reports, and the way to ask it for something.
+//!
+//! A change in a report triggers a pass; nothing is polled. A stream that breaks is opened again, with backoff, for
+//! as long as a pass wants it; what its loss means is the planner's to say (C1).
+
+use kube::runtime::reflector::ObjectRef;
+use sluice_crds::StreamJob;
+use sluice_protocol::job_master::Command;
+use sluice_protocol::status::JobStatus;
+use sluice_protocol::{Generation, JobId, Timestamp};
+use sluice_rpc::control::{ControlClient, ControlError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LAST_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Where a JobManager answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Which.
+    pub generation: Generation,
+    /// `host:port`.
+    pub address: String,
+}
+
+/// Tells which StreamJob has news.
+pub type Trigger = UnboundedSender<ObjectRef<StreamJob>>;
+
+/// All streams.
+pub struct Streams {
+    jobs: Mutex<HashMap<JobId, Followed>>,
+    trigger: Trigger,
+}
+
+struct Followed {
+    target: Target,
+    state: Arc<Mutex<State>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    report: Option<JobStatus>,
+    client: Option<ControlClient>,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Streams {
+    /// No streams; news go to `trigger`.
+    #[must_use]
+    pub fn new(trigger: Trigger) -> Self {
+        Self { jobs: Mutex::default(), trigger }
+    }
+
+    /// Follows a JobManager, in place of an earlier one. With `None` the stream is closed, and its last report stays.
+    pub fn follow(&self, job: &JobId, target: Option<Target>) {
+        let mut jobs = lock(&self.jobs);
+        match (jobs.get(job), target) {
+            (Some(followed), None) => {
+                followed.task.abort();
+                lock(&followed.state).client = None;
+            }
+            (Some(followed), Some(target)) if followed.target == target && !followed.task.is_finished() => {}
+            (_, Some(target)) => {
+                let kept = jobs.remove(job).filter(|followed| followed.target.generation == target.generation);
+                let report = kept.and_then(|followed| lock(&followed.state).report.take());
+                let state = Arc::new(Mutex::new(State { report, client: None }));
+                let task = tokio::spawn(follow(job.clone(), target.clone(), Arc::clone(&state), self.trigger.clone()));
+                jobs.insert(job.clone(), Followed { target, state, task });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Forgets a StreamJob that is gone.
+    pub fn forget(&self, job: &JobId) {
+        lock(&self.jobs).remove(job);
+    }
+
+    /// The last report of a generation, and whether its stream is up.
+    #[must_use]
+    pub fn report(&self, job: &JobId, generation: Generation) -> (Option<JobStatus>, bool) {
+        let jobs = lock(&self.jobs);
+        let Some(followed) = jobs.get(job).filter(|followed| followed.target.generation == generation) else {
+            return (None, false);
+        };
+        let state = lock(&followed.state);
+        (state.report.clone(), state.client.is_some())
+    }
+
+    /// How many streams are up.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        lock(&self.jobs).values().filter(|followed| lock(&followed.state).client.is_some()).count()
+    }
+
+    /// Asks the JobManager of `generation` for something; repeated with the same id it is done once. Nothing is
+    /// asked while its stream is down.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub async fn execute(
+        &self,
+        job: &JobId,
+        generation: Generation,
+        request_id: &str,
+        command: &Command,
+    ) -> Result<bool, ControlError> {
+        let client = {
+            let jobs = lock(&self.jobs);
+            let followed = jobs.get(job).filter(|followed| followed.target.generation == generation);
+            followed.and_then(|followed| lock(&followed.state).client.clone())
+        };
+        match client {
+            Some(client) => client.execute(generation, request_id, command).await,
+            None => Ok(false),
+        }
+    }
+}
+
+async fn follow(job: JobId, target: Target, state: Arc<Mutex<State>>, trigger: Trigger) {
+    let mut backoff = FIRST_BACKOFF;
+    loop {
+        match follow_once(&job, &target, &state, &trigger).await {
+            Ok(()) => backoff = FIRST_BACKOFF,
+            Err(error) => tracing::debug!(%job, generation = %target.generation, "status stream: {error}"),
+        }
+        if lock(&state).client.take().is_some() {
+            notify(&job, &trigger);
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(LAST_BACKOFF);
+    }
+}
+
+async fn follow_once(
+    job: &JobId,
+    target: &Target,
+    state: &Mutex<State>,
+    trigger: &Trigger,
+) -> Result<(), ControlError> {
+    let client = ControlClient::connect(&target.address).await?;
+    let mut reports = client.watch(job, target.generation).await?;
+    lock(state).client = Some(client);
+    notify(job, trigger);
+    while let Some(report) = reports.next().await {
+        let report = report?;
+        let news = {
+            let mut state = lock(state);
+            let news = state.report.as_ref().map(essence) != Some(essence(&report));
+            state.report = Some(report);
+            news
+        };
+        if news {
+            notify(job, trigger);
+        }
+    }
+    Ok(())
+}
+
+/// A report without what changes all the time and decides nothing.
+fn essence(report: &JobStatus) -> JobStatus {
+    let mut essence = report.clone();
+    essence.pending_checkpoints.clear();
+    essence.completed_checkpoints = 0;
+    for task_manager in &mut essence.task_managers {
+        task_manager.last_heard = Timestamp::default();
+    }
+    essence
+}
+
+fn notify(job: &JobId, trigger: &Trigger) {
+    // The receiver is gone only when the controller ends.
+    let _ = trigger.send(ObjectRef::new(&job.name).within(&job.namespace));
+}
+
+/// A panic elsewhere must not stop the controller: the maps are whole at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
