@@ -3,10 +3,10 @@
 //! Random numbers are SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) of the
 //! column's seed and the row's number. They are part of what users may compare between runs: do not change them.
 
+use crate::json::timestamp;
 use arrow::array::{
     ArrayRef, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array,
-    RecordBatch, RecordBatchOptions, StringArray, StringBuilder, TimestampMicrosecondArray, TimestampMillisecondArray,
-    TimestampNanosecondArray, TimestampSecondArray,
+    RecordBatch, RecordBatchOptions, StringArray, StringBuilder,
 };
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::kernels::nullif::nullif;
@@ -67,9 +67,9 @@ pub(super) enum Values {
     /// `start` + row number, as text.
     SequenceText { start: i64 },
     /// At most `max_past` milliseconds before now.
-    PastTimestamp { unit: TimeUnit, max_past: u64 },
+    PastTimestamp { unit: TimeUnit, zone: Option<Arc<str>>, max_past: u64 },
     /// `start` + row number × `step`, in milliseconds since the epoch.
-    SequenceTimestamp { unit: TimeUnit, start: i64, step: i64 },
+    SequenceTimestamp { unit: TimeUnit, zone: Option<Arc<str>>, start: i64, step: i64 },
 }
 
 /// The finaliser of SplitMix64.
@@ -183,14 +183,16 @@ impl Column {
             Values::RandomText { length } => Arc::new(random_text(seed, *length, rows, count)),
             Values::ChosenText { values } => Arc::new(chosen_text(seed, values, rows, count)),
             Values::SequenceText { start } => Arc::new(sequence_text(*start, rows, count)),
-            Values::PastTimestamp { unit, max_past } => {
+            Values::PastTimestamp { unit, zone, max_past } => {
                 let span = u128::from(*max_past) + 1;
                 let now = i64::try_from(now).unwrap_or(i64::MAX);
-                timestamps(*unit, rows, count, |row| now.saturating_sub_unsigned(scale(random(seed, row), span)))
+                let millis = |row| now.saturating_sub_unsigned(scale(random(seed, row), span));
+                timestamp::to_array(&timestamps(*unit, rows, count, millis), *unit, zone.clone())
             }
-            Values::SequenceTimestamp { unit, start, step } => timestamps(*unit, rows, count, |row| {
-                start.wrapping_add(step.wrapping_mul(i64::try_from(row).unwrap_or(i64::MAX)))
-            }),
+            Values::SequenceTimestamp { unit, zone, start, step } => {
+                let millis = |row| start.wrapping_add(step.wrapping_mul(i64::try_from(row).unwrap_or(i64::MAX)));
+                timestamp::to_array(&timestamps(*unit, rows, count, millis), *unit, zone.clone())
+            }
         })
     }
 }
@@ -205,17 +207,14 @@ fn integers(width: Width, rows: &[Range<u64>], count: usize, value: impl Fn(u64)
     }
 }
 
-fn timestamps(unit: TimeUnit, rows: &[Range<u64>], count: usize, millis: impl Fn(u64) -> i64) -> ArrayRef {
-    match unit {
-        TimeUnit::Second => Arc::new(TimestampSecondArray::from(fill(rows, count, |row| millis(row).div_euclid(1000)))),
-        TimeUnit::Millisecond => Arc::new(TimestampMillisecondArray::from(fill(rows, count, millis))),
-        TimeUnit::Microsecond => {
-            Arc::new(TimestampMicrosecondArray::from(fill(rows, count, |row| millis(row).saturating_mul(1000))))
-        }
-        TimeUnit::Nanosecond => {
-            Arc::new(TimestampNanosecondArray::from(fill(rows, count, |row| millis(row).saturating_mul(1_000_000))))
-        }
-    }
+/// Milliseconds in another unit.
+fn timestamps(unit: TimeUnit, rows: &[Range<u64>], count: usize, millis: impl Fn(u64) -> i64) -> Int64Array {
+    Int64Array::from(match unit {
+        TimeUnit::Second => fill(rows, count, |row| millis(row).div_euclid(1000)),
+        TimeUnit::Millisecond => fill(rows, count, millis),
+        TimeUnit::Microsecond => fill(rows, count, |row| millis(row).saturating_mul(1000)),
+        TimeUnit::Nanosecond => fill(rows, count, |row| millis(row).saturating_mul(1_000_000)),
+    })
 }
 
 fn random_text(seed: u64, length: usize, rows: &[Range<u64>], count: usize) -> StringArray {

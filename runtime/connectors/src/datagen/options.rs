@@ -5,6 +5,7 @@ use crate::json::timestamp::{self, TimestampFormat};
 use crate::options::{Known, Options};
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use sluice_engine::table::{TableDescriptor, TableError};
+use std::sync::Arc;
 
 const KNOWN: Known<'static> = Known {
     names: &[
@@ -135,10 +136,10 @@ impl ColumnOptions<'_> {
             DataType::Decimal128(precision, scale) => self.random_decimal(*precision, *scale),
             DataType::Boolean => Ok(Values::RandomBoolean),
             DataType::Utf8 => self.random_text(),
-            DataType::Timestamp(unit, None) => {
+            DataType::Timestamp(unit, zone) => {
                 let past = self.options.duration(&self.key("max-past"))?.unwrap_or_default();
                 let max_past = u64::try_from(past.as_millis()).unwrap_or(u64::MAX);
-                Ok(Values::PastTimestamp { unit: *unit, max_past })
+                Ok(Values::PastTimestamp { unit: *unit, zone: zone.clone(), max_past })
             }
             other => self.random_integer(other),
         }
@@ -178,7 +179,7 @@ impl ColumnOptions<'_> {
             Some(crate::options::CONNECTOR),
             format!(
                 "connector 'datagen' cannot generate column '{}' of type {data_type}; it generates TINYINT, SMALLINT, \
-                 INT, BIGINT, FLOAT, DOUBLE, DECIMAL, BOOLEAN, STRING and TIMESTAMP",
+                 INT, BIGINT, FLOAT, DOUBLE, DECIMAL, BOOLEAN, STRING, TIMESTAMP and TIMESTAMP_LTZ",
                 self.field.name()
             ),
         )
@@ -239,8 +240,8 @@ impl ColumnOptions<'_> {
 
     /// The values and how many there are.
     fn sequence(&self) -> Result<(Values, Option<u64>), TableError> {
-        if let DataType::Timestamp(unit, None) = self.field.data_type() {
-            return self.timestamp_sequence(*unit).map(|values| (values, None));
+        if let DataType::Timestamp(unit, zone) = self.field.data_type() {
+            return self.timestamp_sequence(*unit, zone.clone()).map(|values| (values, None));
         }
         let data_type = self.field.data_type();
         let (low, high) = match data_type {
@@ -264,7 +265,7 @@ impl ColumnOptions<'_> {
         Ok((values, Some(length)))
     }
 
-    fn timestamp_sequence(&self, unit: TimeUnit) -> Result<Values, TableError> {
+    fn timestamp_sequence(&self, unit: TimeUnit, zone: Option<Arc<str>>) -> Result<Values, TableError> {
         let key = self.key("start");
         let text = self.options.required(&key, "the timestamp of the first row")?;
         let nanos = timestamp::parse(text, TimestampFormat::Sql)
@@ -273,6 +274,6 @@ impl ColumnOptions<'_> {
         let step_key = self.key("step");
         let step =
             self.options.duration(&step_key)?.map_or(1, |step| i64::try_from(step.as_millis()).unwrap_or(i64::MAX));
-        Ok(Values::SequenceTimestamp { unit, start, step })
+        Ok(Values::SequenceTimestamp { unit, zone, start, step })
     }
 }

@@ -2,10 +2,10 @@
 //! one, to skip the bad ones or to say which one is bad and why.
 
 use super::options::JsonOptions;
-use super::timestamp::{self, TimestampFormat};
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+use super::text_columns;
+use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json::ReaderBuilder;
 use arrow::json::reader::Decoder;
@@ -33,7 +33,7 @@ pub(crate) struct BadMessage {
 /// Collects messages and makes them a batch.
 pub(crate) struct JsonDecoder {
     schema: SchemaRef,
-    /// As `schema`, with timestamps as text: arrow would take more spellings than the standard says.
+    /// As `schema`, with text where arrow would read otherwise than Flink.
     text_schema: SchemaRef,
     options: JsonOptions,
     decoder: Decoder,
@@ -56,7 +56,7 @@ impl JsonDecoder {
     /// # Errors
     /// When a column's type cannot be read from JSON.
     pub(crate) fn new(schema: SchemaRef, options: JsonOptions) -> Result<Self, ArrowError> {
-        let fields: Vec<Field> = schema.fields().iter().map(|field| as_text(field)).collect();
+        let fields: Vec<Field> = schema.fields().iter().map(|field| text_columns::decoded_field(field)).collect();
         let text_schema: SchemaRef = Arc::new(Schema::new(fields));
         let decoder = build(&text_schema, options, MAX_MESSAGES)?;
         let (bytes, messages) = (Vec::new(), Vec::new());
@@ -156,75 +156,11 @@ impl JsonDecoder {
         }
     }
 
-    /// Timestamps from text.
     fn convert(&self, rows: &RecordBatch) -> Result<RecordBatch, String> {
-        let mut columns = Vec::with_capacity(rows.num_columns());
-        for (field, column) in self.schema.fields().iter().zip(rows.columns()) {
-            columns.push(match field.data_type() {
-                DataType::Timestamp(unit, None) => self.timestamps(field, *unit, column.as_string::<i32>())?,
-                _ => column.clone(),
-            });
-        }
+        let columns = self.schema.fields().iter().zip(rows.columns());
+        let columns = columns.map(|(field, column)| text_columns::convert(field, column, self.options));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
         RecordBatch::try_new(self.schema.clone(), columns).map_err(|error| plain(&error))
-    }
-
-    fn timestamps(&self, field: &Field, unit: TimeUnit, texts: &StringArray) -> Result<ArrayRef, String> {
-        let format = self.options.timestamp_format;
-        let mut values = Vec::with_capacity(texts.len());
-        for text in texts {
-            let value = text.and_then(|text| in_unit(timestamp::parse(text, format)?, unit));
-            if value.is_none() && text.is_some() && !self.options.ignore_parse_errors {
-                return Err(bad_timestamp(field.name(), text.unwrap_or_default(), format));
-            }
-            values.push(value);
-        }
-        let values = Int64Array::from(values).reinterpret_timestamps(unit);
-        Ok(values)
-    }
-}
-
-fn bad_timestamp(name: &str, text: &str, format: TimestampFormat) -> String {
-    format!(
-        "field '{name}' is '{}', which is no timestamp of the form {}; the option 'json.timestamp-format.standard' \
-         chooses between 'SQL' and 'ISO-8601'",
-        excerpt(text.as_bytes()),
-        format.example()
-    )
-}
-
-/// Reads an array of numbers as timestamps.
-trait ReinterpretTimestamps {
-    fn reinterpret_timestamps(self, unit: TimeUnit) -> ArrayRef;
-}
-
-impl ReinterpretTimestamps for Int64Array {
-    fn reinterpret_timestamps(self, unit: TimeUnit) -> ArrayRef {
-        use arrow::datatypes::{
-            TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
-        };
-        match unit {
-            TimeUnit::Second => Arc::new(self.reinterpret_cast::<TimestampSecondType>()),
-            TimeUnit::Millisecond => Arc::new(self.reinterpret_cast::<TimestampMillisecondType>()),
-            TimeUnit::Microsecond => Arc::new(self.reinterpret_cast::<TimestampMicrosecondType>()),
-            TimeUnit::Nanosecond => Arc::new(self.reinterpret_cast::<TimestampNanosecondType>()),
-        }
-    }
-}
-
-fn in_unit(nanos: i128, unit: TimeUnit) -> Option<i64> {
-    let divisor = match unit {
-        TimeUnit::Second => 1_000_000_000,
-        TimeUnit::Millisecond => 1_000_000,
-        TimeUnit::Microsecond => 1000,
-        TimeUnit::Nanosecond => 1,
-    };
-    i64::try_from(nanos.div_euclid(divisor)).ok()
-}
-
-fn as_text(field: &Field) -> Field {
-    match field.data_type() {
-        DataType::Timestamp(_, None) => field.clone().with_data_type(DataType::Utf8),
-        _ => field.clone(),
     }
 }
 
@@ -246,7 +182,7 @@ fn plain(error: &ArrowError) -> String {
 }
 
 /// At most [`EXCERPT`] bytes of a message, as text.
-fn excerpt(payload: &[u8]) -> String {
+pub(super) fn excerpt(payload: &[u8]) -> String {
     if payload.len() <= EXCERPT {
         return String::from_utf8_lossy(payload).into_owned();
     }

@@ -101,7 +101,7 @@ fn is_supported(data_type: &DataType) -> bool {
             | Date32
             | Time32(_)
             | Time64(_)
-            | Timestamp(_, None)
+            | Timestamp(..)
     )
 }
 
@@ -122,8 +122,8 @@ enum Cells {
     Time32(ArrayRef, ScalarBuffer<i32>, i64),
     /// Values of 64 bits and how many nanoseconds they count.
     Time64(ArrayRef, ScalarBuffer<i64>, i64),
-    /// Values and how many nanoseconds they count.
-    Timestamp(ArrayRef, ScalarBuffer<i64>, i128),
+    /// Values, how many nanoseconds they count, and whether they are instants, which are written with a `Z`.
+    Timestamp(ArrayRef, ScalarBuffer<i64>, i128, bool),
 }
 
 impl Cells {
@@ -151,19 +151,19 @@ impl Cells {
                 Self::Time64(kept, array.as_primitive::<Time64MicrosecondType>().values().clone(), 1000)
             }
             DataType::Time64(_) => Self::Time64(kept, array.as_primitive::<Time64NanosecondType>().values().clone(), 1),
-            DataType::Timestamp(unit, None) => Self::timestamps(array, *unit),
+            DataType::Timestamp(unit, zone) => Self::timestamps(array, *unit, zone.is_some()),
             _ => return None,
         })
     }
 
-    fn timestamps(array: &ArrayRef, unit: TimeUnit) -> Self {
+    fn timestamps(array: &ArrayRef, unit: TimeUnit, zoned: bool) -> Self {
         let (values, nanos) = match unit {
             TimeUnit::Second => (array.as_primitive::<TimestampSecondType>().values(), 1_000_000_000),
             TimeUnit::Millisecond => (array.as_primitive::<TimestampMillisecondType>().values(), 1_000_000),
             TimeUnit::Microsecond => (array.as_primitive::<TimestampMicrosecondType>().values(), 1000),
             TimeUnit::Nanosecond => (array.as_primitive::<TimestampNanosecondType>().values(), 1),
         };
-        Self::Timestamp(array.clone(), values.clone(), nanos)
+        Self::Timestamp(array.clone(), values.clone(), nanos, zoned)
     }
 
     fn array(&self) -> &dyn Array {
@@ -205,9 +205,10 @@ impl Cells {
                 quoted(out, |out| timestamp::write_time(out, i64::from(values[row]) * nanos));
             }
             Self::Time64(_, values, nanos) => quoted(out, |out| timestamp::write_time(out, values[row] * nanos)),
-            Self::Timestamp(_, values, nanos) => {
-                quoted(out, |out| timestamp::write(out, i128::from(values[row]) * nanos, format));
-            }
+            Self::Timestamp(_, values, nanos, zoned) => quoted(out, |out| {
+                timestamp::write(out, i128::from(values[row]) * nanos, format);
+                out.extend_from_slice(if *zoned { b"Z" } else { b"" });
+            }),
         }
     }
 }

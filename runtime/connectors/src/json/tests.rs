@@ -217,3 +217,30 @@ fn a_key_holds_its_columns_only() {
     encoder.bind(&rows).unwrap().write(0, &mut text);
     assert_eq!(String::from_utf8(text).unwrap(), r#"{"pv":1,"app_id":"a"}"#);
 }
+
+#[test]
+fn instants_and_bytes_read_back_as_written() {
+    let instants = TimestampMillisecondArray::from(vec![1_704_110_400_100, -1]).with_timezone("UTC");
+    let bytes = BinaryArray::from(vec![b"\x00\xffhi".as_slice(), b""]);
+    let rows =
+        RecordBatch::try_from_iter([("at", Arc::new(instants) as Arc<dyn Array>), ("x", Arc::new(bytes))]).unwrap();
+    for timestamp_format in [TimestampFormat::Sql, TimestampFormat::Iso8601] {
+        let encoder = JsonEncoder::new(&rows.schema(), &[0, 1], timestamp_format).unwrap();
+        let bound = encoder.bind(&rows).unwrap();
+        let mut decoder = JsonDecoder::new(rows.schema(), JsonOptions { timestamp_format, ..PLAIN }).unwrap();
+        for row in 0..2 {
+            let mut text = Vec::new();
+            bound.write(row, &mut text);
+            assert!(text.windows(2).any(|pair| pair == b"Z\""), "{}", String::from_utf8_lossy(&text));
+            decoder.push((0, 0), &text);
+        }
+        assert_eq!(decoder.finish().unwrap().unwrap(), rows);
+    }
+    let mut decoder = JsonDecoder::new(rows.schema(), PLAIN).unwrap();
+    decoder.push((0, 3), br#"{"at":"2024-01-01 12:00:00","x":""}"#);
+    let error = decoder.finish().unwrap_err();
+    assert!(error.reason.contains("'Z'"), "{error:?}");
+    decoder.push((0, 4), br#"{"at":"2024-01-01 12:00:00Z","x":"%%"}"#);
+    let error = decoder.finish().unwrap_err();
+    assert!(error.reason.contains("base64"), "{error:?}");
+}

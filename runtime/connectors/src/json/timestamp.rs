@@ -1,6 +1,13 @@
 //! Timestamps without a zone as text, in the two standards of `json.timestamp-format.standard`:
 //! `2024-01-01 12:00:00.123` (SQL) and `2024-01-01T12:00:00.123` (ISO-8601, a trailing `Z` allowed).
 
+use arrow::array::{ArrayRef, Int64Array, PrimitiveArray};
+use arrow::datatypes::{
+    ArrowTimestampType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType,
+};
+use std::sync::Arc;
+
 /// Which standard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimestampFormat {
@@ -143,4 +150,18 @@ fn push(out: &mut Vec<u8>, arguments: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     // Writing to a Vec cannot fail.
     let _ = out.write_fmt(arguments);
+}
+
+/// A column of timestamps whose values count `unit`; with a zone they are instants.
+pub(crate) fn to_array(values: &Int64Array, unit: TimeUnit, zone: Option<Arc<str>>) -> ArrayRef {
+    fn with_zone<T: ArrowTimestampType>(values: &Int64Array, zone: Option<Arc<str>>) -> ArrayRef {
+        let values: PrimitiveArray<T> = values.reinterpret_cast();
+        Arc::new(values.with_timezone_opt(zone))
+    }
+    match unit {
+        TimeUnit::Second => with_zone::<TimestampSecondType>(values, zone),
+        TimeUnit::Millisecond => with_zone::<TimestampMillisecondType>(values, zone),
+        TimeUnit::Microsecond => with_zone::<TimestampMicrosecondType>(values, zone),
+        TimeUnit::Nanosecond => with_zone::<TimestampNanosecondType>(values, zone),
+    }
 }
