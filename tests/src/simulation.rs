@@ -66,6 +66,8 @@ pub struct Coverage {
     pub unclear_appends: u64,
     /// Entries removed by trimming.
     pub trimmed: u64,
+    /// Starts that came so late that their number had been trimmed (L3).
+    pub late_starts: u64,
     /// Simulated milliseconds.
     pub millis: u64,
 }
@@ -82,6 +84,7 @@ impl Coverage {
         self.superseded += other.superseded;
         self.unclear_appends += other.unclear_appends;
         self.trimmed += other.trimmed;
+        self.late_starts += other.late_starts;
         self.millis += other.millis;
     }
 }

@@ -255,8 +255,8 @@ pub struct JobMaster {
     cached: Option<(String, Metadata)>,
     loading: Option<Loading>,
     restored: Option<Restored>,
-    /// Whether the ledger was read again because a snapshot was missing.
-    reread: bool,
+    /// The snapshot that was missing when the ledger was last read.
+    missing: Option<String>,
     /// An end that was asked for and waits: for the ledger, or for a last checkpoint.
     wanted_end: Option<EndKind>,
     next_heartbeat: Timestamp,
@@ -295,7 +295,7 @@ impl JobMaster {
             cached: None,
             loading: None,
             restored: None,
-            reread: false,
+            missing: None,
             wanted_end: None,
             next_heartbeat: Timestamp::default(),
             store_failures: 0,

@@ -91,7 +91,7 @@ impl World {
         let index = self.start_job_manager(generation, directive);
         self.controller.current = Some(index);
         for pod in std::mem::take(&mut self.controller.pods) {
-            let delay = self.rng.u64(..12_000);
+            let delay = self.rng.u64(..self.scenario.old_pods_millis);
             self.schedule(delay, Event::Kill(Process::TaskManager(pod), false));
         }
         let parallelism = self.parallelism();
@@ -123,6 +123,15 @@ impl World {
         let index = self.job_managers.len() - 1;
         let delay = self.rng.u64(1..400);
         self.wake_job_manager_at(index, self.now + delay);
+        let (percent, longest) = self.scenario.slow_starts;
+        if self.rng.u32(..100) < percent {
+            let (at, millis) = (delay + self.rng.u64(..150), self.rng.u64(300..longest));
+            self.schedule(at, Event::Pause(Process::JobManager(index), millis));
+            let suspected = at + self.rng.u64(100..3000);
+            if self.rng.u32(..3) > 0 {
+                self.schedule(suspected, Event::JobManagerLost(index));
+            }
+        }
         index
     }
 
@@ -253,7 +262,7 @@ impl World {
         let status = self.job_managers[index].status().clone();
         self.controller.failures.merge(&status.failure_counts);
         match record.kind {
-            ExitKind::Finished => self.finished = true,
+            ExitKind::Finished => self.finish(),
             ExitKind::Stopped if self.controller.stopping && !self.controller.stopped => {
                 self.resume(status.ledger_entry)
             }
@@ -289,8 +298,13 @@ impl World {
     pub(super) fn start_twin(&mut self, back: u64) {
         let generation = self.controller.generation.saturating_sub(back).max(1);
         let mut directive = self.controller.directive.clone();
-        directive.seen = directive.seen.saturating_sub(self.rng.u64(..4));
-        if matches!(directive.start, StartFrom::Continue) && self.controller.generation > 0 {
+        if back > 0 && self.controller.stopped {
+            directive = Directive { id: "1".to_owned(), seen: 0, start: StartFrom::Continue };
+        }
+        if matches!(directive.start, StartFrom::Continue) {
+            directive.seen = directive.seen.saturating_sub(self.rng.u64(..4));
+        }
+        if self.controller.generation > 0 {
             self.trace(|| format!("a twin of generation {generation} starts"));
             self.start_job_manager(generation, directive);
         }

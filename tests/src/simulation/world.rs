@@ -21,8 +21,8 @@ use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
 use sluice_protocol::{Run, TaskManagerId, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// A job that has not ended by then never will.
 const LIMIT: u64 = 400_000;
@@ -59,6 +59,8 @@ pub enum Event {
     Frame(usize, Run, ChannelId, NumberedFrame),
     /// Credit arrives.
     Grant(usize, Run, ChannelId, u64),
+    /// A process stops for so long.
+    Pause(Process, u64),
     /// A paused process goes on.
     Resume(Process),
     /// A process dies; silently: nobody sees its connections break.
@@ -190,6 +192,15 @@ impl World {
         Ok(coverage)
     }
 
+    /// The current JobManager says that all is done.
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if self.scenario.has_no_zombies() && view != self.check.last_counts {
+            self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_counts));
+        }
+    }
+
     pub(super) fn trace(&self, what: impl FnOnce() -> String) {
         if self.tracing {
             println!("{:>7} {}", self.now, what());
@@ -256,6 +267,7 @@ impl World {
             Event::Control => self.control(),
             Event::Fault(fault) => self.befall(fault),
             Event::Effect(process, id, operation, answer) => self.take_effect(process, id, &operation, answer),
+            Event::Pause(process, millis) => self.pause(process, millis),
             Event::Resume(process) => self.resume_process(process),
             Event::Kill(process, silently) => self.kill(process, silently),
             Event::JobManagerLost(index) => self.on_job_manager_lost(index),

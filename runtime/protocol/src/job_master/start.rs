@@ -26,8 +26,6 @@ pub(super) struct Loading {
     pub(super) allow_non_restored_state: bool,
     /// The reader of the job directory that was given instead of a snapshot.
     foreign: Option<LedgerReader>,
-    /// Whether it was read again after it was missing.
-    retried: bool,
 }
 
 /// A snapshot handed out to subtasks.
@@ -144,7 +142,7 @@ impl JobMaster {
 
     fn load_place(&mut self, from: &str, allow_non_restored_state: bool) {
         let location = SnapshotLocation::parse(from, self.config.storage_uri.as_deref());
-        self.start_loading(Loading { location, allow_non_restored_state, foreign: None, retried: false });
+        self.start_loading(Loading { location, allow_non_restored_state, foreign: None });
     }
 
     /// Reads the `_metadata` of a snapshot, unless it is at hand.
@@ -156,7 +154,7 @@ impl JobMaster {
         }
         let location = SnapshotLocation { directory: reference.directory.clone(), is_snapshot: true };
         let allow_non_restored_state = reference.allow_non_restored_state;
-        self.start_loading(Loading { location, allow_non_restored_state, foreign: None, retried: false });
+        self.start_loading(Loading { location, allow_non_restored_state, foreign: None });
     }
 
     fn start_loading(&mut self, loading: Loading) {
@@ -218,16 +216,16 @@ impl JobMaster {
         }
     }
 
-    /// Nothing there. Before `Started` an older generation may have displaced it meanwhile: the ledger is read once
-    /// more.
+    /// Nothing there. Before `Started` an older generation may have displaced it meanwhile: the ledger is read again,
+    /// as long as it names another.
     fn on_snapshot_missing(&mut self) {
         let is_start = matches!(self.phase, Phase::Loading);
-        let Some(loading) = &mut self.loading else { return };
+        let Some(loading) = &self.loading else { return };
         let place = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
         let is_own = loading.location.directory.starts_with(&format!("{}/", self.journal.paths.directory()));
-        if is_start && is_own && !loading.retried && !self.reread && !self.journal.in_memory {
-            loading.retried = true;
-            self.reread = true;
+        let is_new = self.missing.as_ref() != Some(&loading.location.directory);
+        if is_start && is_own && is_new && !self.journal.in_memory {
+            self.missing = Some(loading.location.directory.clone());
             self.loading = None;
             return self.read_ledger();
         }
