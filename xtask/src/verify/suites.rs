@@ -67,7 +67,7 @@ pub(crate) const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "services",
-        what: "processes with a real broker and S3 server",
+        what: "connectors and processes, with a real broker and S3 server",
         budget_seconds: 360,
         needs: &requirements::SERVICES,
         run: |_| with_services(),

@@ -1,6 +1,6 @@
 //! Which test targets belong to which suite, told by package and name.
 //!
-//! Tests of `sluice-tests` named `process_*` need services and `simulation*` is a suite of its own; those of
+//! Targets named `kafka` and `process_*` need services, wherever they are; `simulation*` is a suite of its own; those of
 //! `sluice-e2e` need a cluster; every other target needs nothing.
 
 use anyhow::{Context, Result};
@@ -44,11 +44,35 @@ fn array(value: &Value) -> &[Value] {
 
 impl Targets {
     fn of_suite(&mut self, package: &str, target: &str) -> &mut Vec<String> {
-        match package {
-            "sluice-e2e" => &mut self.cluster,
-            "sluice-tests" if target.starts_with("process_") => &mut self.services,
-            "sluice-tests" if target.starts_with("simulation") => &mut self.simulation,
+        match target {
+            _ if package == "sluice-e2e" => &mut self.cluster,
+            "kafka" => &mut self.services,
+            _ if target.starts_with("process_") => &mut self.services,
+            _ if target.starts_with("simulation") => &mut self.simulation,
             _ => &mut self.plain,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_go_to_the_suite_that_has_what_they_need() {
+        let mut targets = Targets::default();
+        for (package, target) in [
+            ("sluice-e2e", "process_like_name"),
+            ("sluice-connectors", "kafka"),
+            ("sluice-tests", "process_outage"),
+            ("sluice-tests", "simulation"),
+            ("sluice-storage", "conformance"),
+        ] {
+            targets.of_suite(package, target).push(target.to_owned());
+        }
+        assert_eq!(targets.cluster, ["process_like_name"]);
+        assert_eq!(targets.services, ["kafka", "process_outage"]);
+        assert_eq!(targets.simulation, ["simulation"]);
+        assert_eq!(targets.plain, ["conformance"]);
     }
 }
