@@ -15,6 +15,8 @@ mod soak;
 mod verify;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand, ValueEnum};
 
 #[derive(Parser)]
@@ -49,8 +51,19 @@ enum Direction {
     Down,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // All causes and no backtrace: what went wrong is in the programs that were called.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
