@@ -21,6 +21,8 @@ launch() {
   shift
   setsid "$@" >>"$log" 2>&1 </dev/null 8>&- &
   echo $! >"$PID_FILE"
+  # Until it is the program instead of a copy of this shell, running_pid would not know it.
+  while kill -0 $! 2>/dev/null && ! running_pid >/dev/null; do sleep 0.01; done
 }
 
 stop_server() {
