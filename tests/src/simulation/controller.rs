@@ -128,7 +128,7 @@ impl World {
             let (at, millis) = (delay + self.rng.u64(..150), self.rng.u64(300..longest));
             self.schedule(at, Event::Pause(Process::JobManager(index), millis));
             let suspected = at + self.rng.u64(100..3000);
-            if self.rng.u32(..3) > 0 {
+            if !self.scenario.patient && self.rng.u32(..3) > 0 {
                 self.schedule(suspected, Event::JobManagerLost(index));
             }
         }

@@ -123,6 +123,8 @@ pub struct Scenario {
     pub files: bool,
     /// Percent of store operations that fail in some way outside of outages.
     pub store_failures: u32,
+    /// Whether the controller is patient with a JobManager that is stuck in its start.
+    pub patient: bool,
     /// Percent of JobManagers that pause while they start, for up to so many milliseconds.
     pub slow_starts: (u32, u64),
     /// Old pods go on for up to so many milliseconds after their generation.
@@ -153,10 +155,20 @@ impl Scenario {
         let kinds: Vec<_> = (0..count).map(|_| one()).collect();
         let mut faults: Vec<_> = kinds.into_iter().map(|kind| (rng.u64(500..horizon), kind)).collect();
         faults.sort_by_key(|(at, _)| *at);
+        // And some let the old generation go on for a long time while the next one is stuck in its start.
+        let stuck = long && rng.u32(..3) == 0;
+        if stuck {
+            faults = vec![(rng.u64(2000..12_000), Fault::SuspectJobManager)];
+        }
         let upgrade = (!tame && rng.u32(..100) < 30).then(|| {
             let kinds = [Upgrade::ResumeLatest, Upgrade::Path, Upgrade::Empty];
             (rng.u64(1500..horizon), kinds[rng.usize(..3)])
         });
+        let slow_starts = match (calm || tame, stuck) {
+            (_, true) => (100, 60_000),
+            (true, false) => (0, 1),
+            (false, false) => (15, 15_000),
+        };
         Self {
             seed,
             bug,
@@ -174,8 +186,9 @@ impl Scenario {
             tolerable: if rng.bool() { None } else { Some(rng.u32(..4)) },
             files: rng.u32(..100) < 35,
             store_failures: if calm { 0 } else { [0, 1, 4, 10][rng.usize(..4)] },
-            slow_starts: if calm || tame { (0, 1) } else { (15, if long { 60_000 } else { 15_000 }) },
-            old_pods_millis: if long && rng.bool() { 80_000 } else { 12_000 },
+            patient: stuck,
+            slow_starts,
+            old_pods_millis: if stuck { 90_000 } else { 12_000 },
             faults,
             upgrade,
         }

@@ -12,7 +12,7 @@ pub const KEPT: u64 = 100;
 /// The bound that an entry of this number announces, when it is time for one.
 #[must_use]
 pub fn bound_at(number: u64) -> Option<u64> {
-    (number % KEPT == 0 && number > KEPT).then(|| number - KEPT + 1)
+    (number.is_multiple_of(KEPT) && number > KEPT).then(|| number - KEPT + 1)
 }
 
 /// The keys to remove once `trimmed_below` has risen by a standing entry.
