@@ -133,6 +133,8 @@ pub(super) fn install(suites: &[&Suite]) -> Result<()> {
 fn install_cargo_deny() -> Result<()> {
     let root = workspace::cache().join("cargo-deny").join(CARGO_DENY_VERSION);
     let mut command = workspace::cargo("install");
+    // Its dependencies are not ours: they would only fill the target directory that CI keeps.
+    command.env_remove("CARGO_TARGET_DIR");
     command.args(["cargo-deny", "--locked", "--version", CARGO_DENY_VERSION, "--root"]).arg(root);
     process::run(command).context("cannot install cargo-deny")
 }
