@@ -159,10 +159,9 @@ impl JobMaster {
         ends: Ends,
         drops: Vec<CheckpointKey>,
     ) {
-        let RetainedCheckpoint { key, triggered_at, completed_at, bytes } = checkpoint;
+        let key = checkpoint.key;
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
-        let path = paths::uri(self.config.storage_uri.as_deref(), &directory);
-        self.status.last_checkpoint = Some(CheckpointInfo { id: key.id, path, triggered_at, completed_at, bytes });
+        self.status.last_checkpoint = Some(self.describe_checkpoint(checkpoint));
         if let Some(storing) = self.storing.remove(&key.id) {
             self.cached = Some((directory, storing.metadata));
         }
@@ -187,6 +186,13 @@ impl JobMaster {
                 self.finish_when_all_have();
             }
         }
+    }
+
+    pub(super) fn describe_checkpoint(&self, checkpoint: RetainedCheckpoint) -> CheckpointInfo {
+        let RetainedCheckpoint { key, triggered_at, completed_at, bytes } = checkpoint;
+        let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
+        let path = paths::uri(self.config.storage_uri.as_deref(), &directory);
+        CheckpointInfo { id: key.id, path, triggered_at, completed_at, bytes }
     }
 
     fn on_aborted(&mut self, id: CheckpointId, ends: Ends, failure: Option<Failure>, recorded: bool) {

@@ -327,6 +327,8 @@ impl JobMaster {
         self.journal.confirmed = true;
         self.attempt = Attempt(1);
         self.create_coordinator();
+        self.status.last_checkpoint =
+            self.journal.fold.latest().cloned().map(|latest| self.describe_checkpoint(latest));
         self.sweep();
         if let Some(kind) = self.wanted_end.take() {
             return self.end(kind);
