@@ -3,10 +3,13 @@
 //! A scalar function of DataFusion's is offered only where it was compared with Flink's of that name and means the
 //! same; all are immutable, so constant folding never fixes a clock or a random number in the plan (F3).
 
+mod sum;
+
 use crate::error::nearest;
 use datafusion_expr::{AggregateUDF, ScalarUDF};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use sum::Sum;
 
 /// Scalar functions by the names users call them. Left out on purpose, since Flink means something else by the name:
 /// CONCAT, GREATEST and LEAST (null handling), REGEXP_REPLACE (all matches), DATE_FORMAT and TO_TIMESTAMP (patterns).
@@ -72,8 +75,8 @@ impl Functions {
                 scalar.insert(name.to_owned(), Arc::clone(&function));
             }
         }
-        let aggregates =
-            [datafusion_functions_aggregate::count::count_udaf(), datafusion_functions_aggregate::sum::sum_udaf()];
+        let count = datafusion_functions_aggregate::count::count_udaf();
+        let aggregates = [count, Arc::new(AggregateUDF::from(Sum::new()))];
         let aggregates = aggregates.into_iter().map(|function| (function.name().to_owned(), function)).collect();
         Self { scalar, aggregates }
     }

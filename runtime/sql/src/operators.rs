@@ -1,53 +1,80 @@
-//! Makes the engine's operators out of planned ones: the seam between expressions of DataFusion's and the engine.
+//! Makes the engine's operators out of planned ones: the seam between DataFusion's expressions and the engine.
+//!
+//! A plain column is handed on as it is, without evaluation or copy.
 
-use crate::calc::Calc;
-use arrow::datatypes::SchemaRef;
+use crate::calc::{self, Calc, Output, Value};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use datafusion_physical_expr::PhysicalExpr;
 use sluice_engine::error::TaskError;
-use sluice_engine::operator::{Operator, OperatorFactory};
+use sluice_engine::operator::OperatorFactory;
+use sluice_engine::operators::{FilterProjectFactory, RowExpression};
 use std::sync::Arc;
 
-/// An aggregate call over the operator's input columns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AggregateFunction {
-    /// Counts rows.
-    CountStar,
-    /// Counts rows in which the column is not null.
-    Count(usize),
-    /// Adds up a column.
-    Sum(usize),
-}
+/// Makes an expression for each subtask, as the engine wants it.
+type ExpressionFactory = Box<dyn Fn() -> Result<Box<dyn RowExpression>, TaskError> + Send + Sync>;
 
-/// A keyed aggregation as planned.
-#[derive(Debug, Clone)]
-pub(crate) struct GroupAggregate {
-    /// Columns of the input.
-    pub(crate) input: SchemaRef,
-    /// Positions of the keys in the input.
-    pub(crate) keys: Vec<usize>,
-    /// The calls, in order.
-    pub(crate) calls: Vec<AggregateFunction>,
-    /// Keys, then results.
-    pub(crate) output: SchemaRef,
-    /// Whether updates carry the row as it was before.
-    pub(crate) sends_update_before: bool,
-}
+/// A column of the batch.
+struct ColumnValue(usize);
 
-struct Dummy(SchemaRef);
-impl OperatorFactory for Dummy {
-    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
-        Err(TaskError::Internal(String::new()))
+impl RowExpression for ColumnValue {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, TaskError> {
+        Ok(Arc::clone(batch.column(self.0)))
     }
-    fn output_schema(&self) -> SchemaRef {
-        Arc::clone(&self.0)
+}
+
+/// An expression of DataFusion's.
+struct Computed(Arc<dyn PhysicalExpr>);
+
+impl RowExpression for Computed {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, TaskError> {
+        let value = self.0.evaluate(batch).and_then(|value| value.into_array(batch.num_rows()));
+        value.map_err(|error| {
+            let message = crate::diagnose::message(&error);
+            TaskError::BadData(format!("{} cannot be computed for a row: {message}", calc::sql(&self.0)))
+        })
+    }
+}
+
+/// A value that must not be null, and the place that says so.
+struct NotNull {
+    value: Box<dyn RowExpression>,
+    place: String,
+}
+
+impl RowExpression for NotNull {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, TaskError> {
+        let values = self.value.evaluate(batch)?;
+        match values.null_count() {
+            0 => Ok(values),
+            nulls => Err(TaskError::BadData(format!(
+                "{} is NOT NULL, but the query gave NULL for {nulls} of {} rows: filter them out with WHERE … IS NOT \
+                 NULL, or give them a value with COALESCE",
+                self.place,
+                values.len(),
+            ))),
+        }
     }
 }
 
 /// The operator of a filter and projection.
-pub(crate) fn calc(calc: &Calc) -> Arc<dyn OperatorFactory> {
-    Arc::new(Dummy(calc.schema()))
+pub(crate) fn filter_project(calc: &Calc) -> Arc<dyn OperatorFactory> {
+    let filter = calc.condition.clone().map(computed);
+    let keeps_all = calc.keeps_columns() && calc.schema().fields() == calc.input.fields();
+    let projection = (!keeps_all).then(|| calc.outputs.iter().cloned().map(output).collect());
+    Arc::new(FilterProjectFactory { filter, projection, output: calc.schema() })
 }
 
-/// The operator of an aggregation.
-pub(crate) fn group_aggregate(aggregate: &GroupAggregate) -> Result<Arc<dyn OperatorFactory>, String> {
-    Ok(Arc::new(Dummy(Arc::clone(&aggregate.output))))
+fn computed(expression: Arc<dyn PhysicalExpr>) -> ExpressionFactory {
+    Box::new(move || Ok(Box::new(Computed(Arc::clone(&expression)))))
+}
+
+fn output(output: Output) -> ExpressionFactory {
+    let value: ExpressionFactory = match output.value {
+        Value::Column(index) => Box::new(move || Ok(Box::new(ColumnValue(index)))),
+        Value::Computed(expression) => computed(expression),
+    };
+    match output.not_null {
+        None => value,
+        Some(place) => Box::new(move || Ok(Box::new(NotNull { value: value()?, place: place.clone() }))),
+    }
 }

@@ -153,8 +153,28 @@ impl Reader<'_> {
         }
         let columns = if self.at_column_list() { self.name_list()? } else { Vec::new() };
         let query_at = self.here();
+        self.refuse_window_functions()?;
         let query = self.parser.parse_query().map_err(|error| self.text.syntax(&error))?;
         Ok(Insert { table, columns, query, query_at })
+    }
+
+    /// Refuses `TABLE(TUMBLE(…` by name: its arguments are no SQL that the parser of queries knows.
+    fn refuse_window_functions(&self) -> Result<(), SqlError> {
+        let mut ahead = 0;
+        loop {
+            let [table, bracket, function] = [0, 1, 2].map(|offset| self.parser.peek_nth_token_ref(ahead + offset));
+            if matches!(table.token, Token::EOF | Token::SemiColon) {
+                return Ok(());
+            }
+            if let (Token::Word(table), Token::LParen, Token::Word(word)) =
+                (&table.token, &bracket.token, &function.token)
+                && table.keyword == Keyword::TABLE
+            {
+                let what = format!("{} (a window table function)", word.value.to_uppercase());
+                return Err(self.text.unsupported(&what, function.span.start));
+            }
+            ahead += 1;
+        }
     }
 
     /// `(a, b)` follows, and not a query in brackets.

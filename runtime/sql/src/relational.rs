@@ -15,7 +15,7 @@ use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::logical_plan::builder::LogicalTableSource;
 use datafusion_expr::planner::{ExprPlanner, TypePlanner};
 use datafusion_expr::{
-    AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+    Aggregate, AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_functions_aggregate::planner::AggregateFunctionPlanner;
@@ -23,7 +23,8 @@ use datafusion_optimizer::optimize_projections::OptimizeProjections;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext};
 use datafusion_sql::planner::{ContextProvider, NullOrdering, ParserOptions, SqlToRel};
-use datafusion_sql::sqlparser::ast::{DataType as SqlType, Query, Statement};
+use datafusion_sql::sqlparser::ast::{DataType as SqlType, Ident, Query, SelectItem, SetExpr, Statement};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Plans queries over the declared tables.
@@ -50,8 +51,10 @@ impl<'a> Relational<'a> {
     /// The typed plan of a query, not optimised.
     pub(crate) fn plan(&self, query: &Query) -> Result<LogicalPlan> {
         let planner = SqlToRel::new_with_options(self, parser_options());
-        let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query.clone())))?;
-        let plan = plan.transform_up(type_literals)?.data;
+        let mut query = query.clone();
+        name_repeated_items(&mut query);
+        let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query)))?;
+        let plan = plan.transform_up(type_literals)?.data.transform_up(order_calls)?.data;
         Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})
     }
 
@@ -78,6 +81,27 @@ const fn parser_options() -> ParserOptions {
     }
 }
 
+/// Gives an unnamed item that repeats an earlier one a name of its own, as Flink does: columns go by position here,
+/// but DataFusion wants their names to differ.
+fn name_repeated_items(query: &mut Query) {
+    let select = match query.body.as_mut() {
+        SetExpr::Select(select) => select,
+        SetExpr::Query(query) => return name_repeated_items(query),
+        _ => return,
+    };
+    let mut seen = BTreeSet::new();
+    for (position, item) in select.projection.iter_mut().enumerate() {
+        if let SelectItem::UnnamedExpr(expression) = item
+            && !seen.insert(expression.to_string())
+        {
+            *item = SelectItem::ExprWithAlias {
+                expr: expression.clone(),
+                alias: Ident::with_quote('`', format!("EXPR${position}")),
+            };
+        }
+    }
+}
+
 /// Makes whole-number literals INT where they fit, and outputs of string views plain strings; names stay.
 fn type_literals(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&plan);
@@ -94,6 +118,17 @@ fn type_literals(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         Ok(Transformed::yes(name.restore(plain)))
     })?;
     plan.map_data(LogicalPlan::recompute_schema)
+}
+
+/// Orders the calls of an aggregation by their text, so that its state does not depend on the order in SELECT.
+fn order_calls(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Aggregate(Aggregate { input, group_expr, mut aggr_expr, .. }) => {
+            aggr_expr.sort_by_cached_key(ToString::to_string);
+            Aggregate::try_new(input, group_expr, aggr_expr).map(LogicalPlan::Aggregate).map(Transformed::yes)
+        }
+        other => Ok(Transformed::no(other.recompute_schema()?)),
+    }
 }
 
 fn narrow(expression: Expr) -> Transformed<Expr> {

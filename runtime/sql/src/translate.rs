@@ -67,6 +67,8 @@ pub(crate) struct Updates {
     pub(crate) node: String,
     /// The names of its keys.
     pub(crate) keys: Vec<String>,
+    /// Whether a filter stands behind it: of a change only the row before or the row after may be left.
+    pub(crate) are_filtered: bool,
 }
 
 /// A chain that still grows, with what is to be fused at its end.
@@ -111,12 +113,12 @@ impl Translator<'_> {
         if matches!(predicate, Expr::Literal(ScalarValue::Boolean(Some(true)), _)) {
             return Ok(stream);
         }
-        if stream.updates.is_some() {
-            return Err(self.unsupported("a filter over an aggregation"));
-        }
         let mut stream = if stream.calc.keeps_columns() { stream } else { self.fuse(stream) };
         let condition = calc::physical(predicate, &stream.schema).map_err(|error| self.planning(&error))?;
         stream.calc.restrict(condition);
+        if let Some(updates) = &mut stream.updates {
+            updates.are_filtered = true;
+        }
         Ok(stream)
     }
 
@@ -150,7 +152,7 @@ impl Translator<'_> {
         if !stream.calc.is_identity() {
             self.calcs += 1;
             let info = calc_info(self.uids, self.calcs, stream.calc.describe());
-            stream.chain.push(info, "Calc", operators::calc(&stream.calc));
+            stream.chain.push(info, "Calc", operators::filter_project(&stream.calc));
         }
         stream.calc = Calc::identity(stream.chain.schema());
         stream
@@ -196,6 +198,10 @@ impl Translator<'_> {
 
     fn planning(&self, error: &DataFusionError) -> SqlError {
         self.text.error(SqlErrorKind::Type, self.insert.query_at, diagnose::message(error))
+    }
+
+    fn invalid(&self, message: &str) -> SqlError {
+        self.text.error(SqlErrorKind::Invalid, self.insert.query_at, message)
     }
 
     fn internal(&self, message: &str) -> SqlError {

@@ -1,7 +1,7 @@
 //! Refuses, by name and place, what queries may say in SQL but Sluice does not run yet.
 //!
 //! Works on the syntax tree alone, before DataFusion plans it, since only here every clause still has its place. What
-//! passes is a chain: one table, or derived tables down to one, with projections, filters and at most one aggregation.
+//! passes is a chain: one table, or derived tables down to one, with projections, filters and aggregations.
 
 mod expression;
 
@@ -103,25 +103,15 @@ impl Validator<'_> {
             return self.refuse("SELECT DISTINCT", self.text.keyword_after(start, "DISTINCT"));
         }
         self.rare_clauses(select, start)?;
-        let is_updating = self.from(select, start)?;
+        self.from(select, start)?;
         for item in &select.projection {
             self.item(item)?;
         }
         if let Some(selection) = &select.selection {
             self.scalar(selection, "WHERE")?;
-            if is_updating {
-                let at = self.text.keyword_before(selection.span().start, "WHERE");
-                return self.refuse("WHERE over an aggregated subquery", at);
-            }
         }
         self.group_by(&select.group_by)?;
-        if let Some(having) = &select.having {
-            return self.refuse("HAVING", self.text.keyword_before(having.span().start, "HAVING"));
-        }
-        if is_updating && self.is_aggregating(select) {
-            return self.refuse("an aggregation over an aggregated subquery", start);
-        }
-        Ok(())
+        select.having.as_ref().map_or(Ok(()), |having| self.expression(having))
     }
 
     fn rare_clauses(self, select: &Select, start: Location) -> Result<(), SqlError> {
@@ -146,14 +136,13 @@ impl Validator<'_> {
         self.refuse_any(&others, start)
     }
 
-    /// Checks FROM; says whether its rows are updated, because they come out of an aggregation.
-    fn from(self, select: &Select, start: Location) -> Result<bool, SqlError> {
+    fn from(self, select: &Select, start: Location) -> Result<(), SqlError> {
         match select.from.as_slice() {
             [] => self.refuse("SELECT without FROM", start),
             [TableWithJoins { relation, joins }] => {
-                let is_updating = self.relation(relation)?;
+                self.relation(relation)?;
                 match joins.first() {
-                    None => Ok(is_updating),
+                    None => Ok(()),
                     Some(join) => self.refuse("JOIN", self.text.keyword_before(join.relation.span().start, "JOIN")),
                 }
             }
@@ -161,7 +150,7 @@ impl Validator<'_> {
         }
     }
 
-    fn relation(self, relation: &TableFactor) -> Result<bool, SqlError> {
+    fn relation(self, relation: &TableFactor) -> Result<(), SqlError> {
         let at = relation.span().start;
         match relation {
             TableFactor::Table {
@@ -188,16 +177,12 @@ impl Validator<'_> {
                 self.refuse_any(&others, at)?;
                 match name.0.as_slice() {
                     [part] if part.as_ident().is_some() => {
-                        part.as_ident().map_or(Ok(()), |ident| self.tables.resolve(self.text, ident).map(|_| ()))?;
-                        Ok(false)
+                        part.as_ident().map_or(Ok(()), |ident| self.tables.resolve(self.text, ident).map(|_| ()))
                     }
                     _ => self.refuse("a table name with a catalog or database", at),
                 }
             }
-            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => {
-                self.query(subquery)?;
-                Ok(self.is_updating(subquery))
-            }
+            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => self.query(subquery),
             TableFactor::Derived { .. } => self.refuse("LATERAL", at),
             TableFactor::TableFunction { .. } | TableFactor::Function { .. } => self.refuse("a table function", at),
             TableFactor::UNNEST { .. } => self.refuse("UNNEST", at),
@@ -244,25 +229,12 @@ impl Validator<'_> {
         }
     }
 
-    /// Whether a query's rows are updated later.
-    fn is_updating(self, query: &Query) -> bool {
-        match query.body.as_ref() {
-            SetExpr::Query(query) => self.is_updating(query),
-            SetExpr::Select(select) => {
-                self.is_aggregating(select)
-                    || select.from.iter().any(|from| match &from.relation {
-                        TableFactor::Derived { subquery, .. } => self.is_updating(subquery),
-                        _ => false,
-                    })
-            }
-            _ => false,
-        }
-    }
-
     /// Whether this SELECT itself aggregates.
     pub(crate) fn is_aggregating(self, select: &Select) -> bool {
         let groups = matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if !keys.is_empty());
-        groups || visit_expressions(&select.projection, |expr| self.aggregate_call(expr)).is_break()
+        groups
+            || visit_expressions(&select.projection, |expr| self.aggregate_call(expr)).is_break()
+            || visit_expressions(&select.having, |expr| self.aggregate_call(expr)).is_break()
     }
 
     fn aggregate_call(self, expression: &Expr) -> ControlFlow<()> {

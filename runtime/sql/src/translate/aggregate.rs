@@ -3,12 +3,13 @@
 //! Before the exchange the stream is cut down to keys and arguments. Without keys there is one group, so one subtask.
 
 use super::{Lineage, Stream, Translator, Updates};
-use crate::calc::{self, Output, Value};
+use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
-use crate::operators::{self, AggregateFunction, GroupAggregate};
+use arrow::datatypes::FieldRef;
 use datafusion_expr::Expr;
 use datafusion_expr::logical_plan::Aggregate;
+use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 
@@ -38,9 +39,6 @@ impl Inputs {
 
 impl Translator<'_> {
     pub(super) fn aggregate(&mut self, stream: Stream, node: &Aggregate) -> Result<Stream, SqlError> {
-        if stream.updates.is_some() {
-            return Err(self.unsupported("an aggregation over an aggregation"));
-        }
         let Some(uid) = self.aggregates.pop() else {
             return Err(self.internal("the plan has an aggregation that the statement does not have"));
         };
@@ -53,29 +51,38 @@ impl Translator<'_> {
         for call in &node.aggr_expr {
             calls.push(self.call(&mut inputs, &stream, call)?);
         }
-        let key_texts: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
-        let node_text = describe(&key_texts, &calls, &inputs.texts);
+        let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
+        let description = describe(&key_names, &calls);
         let stream = self.only(stream, inputs.outputs);
-        let output_schema = Arc::new(node.schema.as_arrow().clone());
-        let group_aggregate = GroupAggregate {
-            input: Arc::clone(stream.chain.schema()),
-            keys: keys.clone(),
-            calls,
-            output: output_schema,
-            sends_update_before: self.sends_update_before,
-        };
-        let factory = operators::group_aggregate(&group_aggregate).map_err(|message| self.unsupported(&message))?;
-        let parallelism = if keys.is_empty() { 1 } else { self.options.parallelism };
         let schema = Arc::clone(stream.chain.schema());
+        let spec = GroupAggregateSpec {
+            input: Arc::clone(&schema),
+            keys: keys.clone(),
+            key_names: key_names.clone(),
+            calls,
+            // Another aggregation above must take back what it has counted.
+            emit_update_before: self.sends_update_before || !self.aggregates.is_empty(),
+        };
+        let factory = GroupAggregateFactory::new(spec).map_err(|error| self.invalid(&error.to_string()))?;
+        let parallelism = if keys.is_empty() { 1 } else { self.options.parallelism };
         let from = self.close(stream.chain)?;
-        let mut chain = Chain::from_edge(from, Partitioning::Hash { keys: keys.clone() }, parallelism, schema);
-        let info = OperatorInfo { uid, kind: OperatorKind::Keyed, description: node_text.clone() };
-        chain.push(info, &format!("GroupAggregate[{}]", key_texts.join(", ")), factory);
-        let calc = calc::Calc::identity(chain.schema());
-        let mut lineage: Vec<Lineage> = (0..keys.len()).map(Lineage::Key).collect();
-        lineage.resize(node.schema.fields().len(), Lineage::Other);
-        let updates = Some(Updates { node: node_text, keys: key_texts });
-        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates })
+        let mut chain = Chain::from_edge(from, Partitioning::Hash { keys }, parallelism, schema);
+        let info = OperatorInfo { uid, kind: OperatorKind::Keyed, description: description.clone() };
+        chain.push(info, &format!("GroupAggregate[{}]", key_names.join(", ")), Arc::new(factory));
+        self.aggregated(chain, node, Updates { node: description, keys: key_names, are_filtered: false })
+    }
+
+    /// The stream behind an aggregation, whose columns the engine must type as the plan does.
+    fn aggregated(&self, chain: Chain, node: &Aggregate, updates: Updates) -> Result<Stream, SqlError> {
+        let (planned, made) = (node.schema.fields(), chain.schema().fields());
+        let differs = |(planned, made): (&FieldRef, &FieldRef)| planned.data_type() != made.data_type();
+        if planned.len() != made.len() || planned.iter().zip(made).any(differs) {
+            return Err(self.internal(&format!("{} gives other columns than planned: {made:?}", updates.node)));
+        }
+        let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
+        lineage.resize(planned.len(), Lineage::Other);
+        let calc = Calc::identity(chain.schema());
+        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates: Some(updates) })
     }
 
     fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
@@ -88,7 +95,8 @@ impl Translator<'_> {
         Ok(inputs.add(output, text))
     }
 
-    fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateFunction, SqlError> {
+    /// A call by its text without aliases, so that the state's columns do not depend on them.
+    fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
         let Expr::AggregateFunction(function) = call.clone().unalias() else {
             return Err(self.internal(&format!("not an aggregate call: {call}")));
         };
@@ -96,19 +104,30 @@ impl Translator<'_> {
         if parameters.distinct || parameters.filter.is_some() || !parameters.order_by.is_empty() {
             return Err(self.unsupported(&format!("{call}")));
         }
-        match (function.func.name(), parameters.args.as_slice()) {
-            ("count", [Expr::Literal(value, _)]) if !value.is_null() => Ok(AggregateFunction::CountStar),
-            ("count", [argument]) => Ok(AggregateFunction::Count(self.input(inputs, stream, argument)?)),
-            ("sum", [argument]) => Ok(AggregateFunction::Sum(self.input(inputs, stream, argument)?)),
-            _ => Err(self.unsupported(&format!("{call}"))),
-        }
+        let (kind, name) = match (function.func.name(), parameters.args.as_slice()) {
+            ("count", [Expr::Literal(value, _)]) if !value.is_null() => {
+                let is_star = matches!(call, Expr::Alias(alias) if alias.name == "count(*)");
+                let argument = if is_star { "*".to_owned() } else { value.to_string() };
+                (AggregateKind::Count, format!("COUNT({argument})"))
+            }
+            ("count", [argument]) => {
+                let input = self.input(inputs, stream, argument)?;
+                (AggregateKind::CountColumn(input), format!("COUNT({})", inputs.texts[input]))
+            }
+            ("sum", [argument]) => {
+                let input = self.input(inputs, stream, argument)?;
+                (AggregateKind::Sum(input), format!("SUM({})", inputs.texts[input]))
+            }
+            _ => return Err(self.unsupported(&call.to_string())),
+        };
+        Ok(AggregateCall { kind, name })
     }
 
     /// Cuts a stream down to these columns and makes what is pending an operator.
     fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Stream {
         if outputs.is_empty() && stream.calc.keeps_columns() {
             // COUNT(*) without keys needs no column, but rows need one to be counted by.
-            stream.calc.outputs = calc::Calc::identity(&stream.calc.input).outputs;
+            stream.calc.outputs = Calc::identity(&stream.calc.input).outputs;
             stream.calc.outputs.truncate(1);
         }
         let stream = self.project(stream, outputs);
@@ -117,13 +136,8 @@ impl Translator<'_> {
 }
 
 /// `GroupAggregate(groupBy=[a], select=[a, COUNT(*)])`, as Flink's EXPLAIN says it.
-fn describe(keys: &[String], calls: &[AggregateFunction], inputs: &[String]) -> String {
-    let calls = calls.iter().map(|call| match call {
-        AggregateFunction::CountStar => "COUNT(*)".to_owned(),
-        AggregateFunction::Count(input) => format!("COUNT({})", inputs[*input]),
-        AggregateFunction::Sum(input) => format!("SUM({})", inputs[*input]),
-    });
-    let select: Vec<String> = keys.iter().cloned().chain(calls).collect();
+fn describe(keys: &[String], calls: &[AggregateCall]) -> String {
+    let select: Vec<&str> = keys.iter().chain(calls.iter().map(|call| &call.name)).map(String::as_str).collect();
     let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", keys.join(", ")) };
     format!("GroupAggregate({group_by}select=[{}])", select.join(", "))
 }

@@ -5,8 +5,9 @@ use crate::calc::Calc;
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::graph::Chain;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion_expr::logical_plan::TableScan;
+use sluice_engine::source::SourceFactory;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::sync::Arc;
 
@@ -17,18 +18,16 @@ impl Translator<'_> {
         let Some(table) = tables.get(name) else {
             return Err(self.internal(&format!("the plan scans table '{name}', which is not declared")));
         };
-        let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..table.schema.fields().len()).collect());
-        let descriptor = self.descriptor(table, &columns_to_read(table, &wanted))?;
-        let factory = self.connectors.source(&descriptor).map_err(|error| self.refused(table, &error))?;
-        if factory.schema().fields() != descriptor.schema.fields() {
+        let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| all_columns(table));
+        let (factory, schema) = self.source(table, &wanted)?;
+        if factory.schema().fields() != schema.fields() {
             return Err(self.internal(&format!("the connector of table '{name}' reads other columns than asked for")));
         }
         let info = OperatorInfo {
             uid: self.uids.source(name),
             kind: OperatorKind::Source,
-            description: format!("TableSourceScan(table=[{name}], fields=[{}])", names(&descriptor.schema)),
+            description: format!("TableSourceScan(table=[{name}], fields=[{}])", names(&schema)),
         };
-        let schema = descriptor.schema;
         let mut calc = Calc::identity(&schema);
         calc.outputs.truncate(wanted.len());
         let parallelism = self.options.parallelism;
@@ -40,6 +39,29 @@ impl Translator<'_> {
             updates: None,
         })
     }
+
+    /// A source whose first columns are the wanted ones. The table is checked as declared; a connector that refuses
+    /// to read a part of it, since its options speak of other columns, reads all.
+    fn source(&self, table: &Table, wanted: &[usize]) -> Result<(Arc<dyn SourceFactory>, SchemaRef), SqlError> {
+        let declared = self.descriptor(table, &all_columns(table))?;
+        let factory = self.connectors.source(&declared).map_err(|error| self.refused(table, &error))?;
+        let needed = columns_to_read(table, wanted);
+        if needed == all_columns(table) {
+            return Ok((factory, declared.schema));
+        }
+        let part = self.descriptor(table, &needed)?;
+        if let Ok(factory) = self.connectors.source(&part) {
+            return Ok((factory, part.schema));
+        }
+        let rest = all_columns(table).into_iter().filter(|column| !needed.contains(column));
+        let reordered = self.descriptor(table, &needed.iter().copied().chain(rest).collect::<Vec<_>>())?;
+        let factory = self.connectors.source(&reordered).map_err(|error| self.refused(table, &error))?;
+        Ok((factory, reordered.schema))
+    }
+}
+
+fn all_columns(table: &Table) -> Vec<usize> {
+    (0..table.schema.fields().len()).collect()
 }
 
 /// The wanted columns, then those that the primary key still needs; the cheapest one when nothing is wanted, since

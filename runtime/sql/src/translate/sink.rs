@@ -185,6 +185,11 @@ impl<'a> Translator<'a> {
     fn check_upsert(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
         let table = target.table;
         let at = self.insert.table.span.start;
+        if updates.are_filtered {
+            // A row that no longer passes would have to be deleted by its key.
+            let what = format!("a filter over an aggregation (HAVING) into the upsert sink '{}'", table.name());
+            return Err(self.text.unsupported(&what, at));
+        }
         if table.definition.primary_key.is_empty() {
             let message = format!("table sink '{}' takes updates by key: declare a PRIMARY KEY", table.name());
             return Err(self.text.error(SqlErrorKind::Changelog, at, message));

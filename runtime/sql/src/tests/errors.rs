@@ -1,0 +1,319 @@
+//! Every mistake names what is wrong and points at it. The place that is expected is marked with `«` in the text.
+
+use super::{TABLES, mistake, plan_text};
+use crate::{SqlError, SqlErrorKind};
+
+/// Checks kind, message and place of the mistake in a statement; with `TABLES` before it.
+fn check(kind: SqlErrorKind, marked: &str, message: &str) {
+    check_text(kind, &format!("{TABLES}{marked}"), message);
+}
+
+/// The same for a text that declares its own tables.
+fn check_text(kind: SqlErrorKind, marked: &str, message: &str) {
+    let text = marked.replace('«', "");
+    let error = match plan_text(&text) {
+        Ok(program) => panic!("planned: {text}\n{}", crate::explain(&program)),
+        Err(error) => error,
+    };
+    assert_eq!((error.kind, error.message.as_str()), (kind, message), "{error}");
+    let (before, _) = marked.split_once('«').unwrap_or_else(|| panic!("no mark in {marked}"));
+    let line = before.lines().count().max(1) + usize::from(before.ends_with('\n'));
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    assert_eq!((error.line, error.column), (line as u64, column as u64), "{error}");
+}
+
+#[test]
+fn the_line_is_shown_with_a_caret() {
+    let error = mistake("INSERT INTO pv SELECT ap_id, COUNT(*)\nFROM page_view GROUP BY app_id");
+    assert_eq!(
+        error.to_string(),
+        "table 'page_view' does not exist; did you mean 'page_views'? at line 9, column 6
+  |
+9 | FROM page_view GROUP BY app_id
+  |      ^"
+    );
+}
+
+#[test]
+fn a_mistake_without_a_place_shows_no_line() {
+    let error: SqlError = plan_text("CREATE TABLE t (a INT) WITH ('connector' = 'source');").unwrap_err();
+    assert_eq!(error.to_string(), "the program has no INSERT INTO statement, so there is nothing to run");
+}
+
+#[test]
+fn what_is_not_sql() {
+    use SqlErrorKind::Syntax;
+    check(
+        Syntax,
+        "«SELEC 1",
+        "expected a statement: CREATE TABLE, INSERT INTO or EXECUTE STATEMENT SET, found 'SELEC'",
+    );
+    check(Syntax, "INSERT «pv SELECT 1", "expected INTO, found 'pv'");
+    check(Syntax, "INSERT INTO pv SELECT app_id FROM «WHERE", "expected identifier, found WHERE");
+    check(
+        Syntax,
+        "INSERT INTO pv SELECT app_id FROM page_views «) ",
+        "expected ';' or the end of the statement, found ')'",
+    );
+    check(Syntax, "CREATE TABLE t («)", "expected a column name, found ')'");
+    check(Syntax, "CREATE TABLE t (a INT «b INT)", "expected ')', found 'b'");
+    check(
+        Syntax,
+        "CREATE TABLE t (a INT) WITH («connector = 'x')",
+        "expected an option in single quotes, found 'connector'",
+    );
+    check(
+        Syntax,
+        "CREATE TABLE t (a INT) WITH ('connector' = «x)",
+        "expected the option's value in single quotes, found 'x'",
+    );
+    check(
+        Syntax,
+        "EXECUTE STATEMENT SET BEGIN «CREATE",
+        "expected INSERT INTO or END of the statement set, found 'CREATE'",
+    );
+    check(Syntax, "CREATE TABLE t (a INT«", "expected ')', found the end of the text");
+    check(Syntax, "INSERT INTO pv SELECT «'abc", "Unterminated string literal");
+}
+
+#[test]
+fn statements_that_do_not_run_yet() {
+    use SqlErrorKind::Unsupported;
+    check(Unsupported, "CREATE «VIEW v AS SELECT 1", "CREATE VIEW is not supported yet");
+    check(Unsupported, "CREATE TEMPORARY «FUNCTION f AS 'x'", "CREATE FUNCTION is not supported yet");
+    check(Unsupported, "«DROP TABLE pv", "DROP is not supported yet");
+    check(Unsupported, "«SET 'a' = 'b'", "SET is not supported: what it would set is in the StreamJob's spec");
+    check(Unsupported, "«SELECT * FROM pv", "a query needs a sink: write INSERT INTO table SELECT …");
+    check(Unsupported, "INSERT «OVERWRITE pv SELECT 1", "INSERT OVERWRITE is not supported yet");
+    check(Unsupported, "CREATE TABLE t «LIKE pv", "CREATE TABLE … AS or LIKE is not supported yet");
+    check(Unsupported, "CREATE TABLE t «AS SELECT 1", "CREATE TABLE … AS or LIKE is not supported yet");
+}
+
+#[test]
+fn table_clauses_that_do_not_run_yet() {
+    use SqlErrorKind::Unsupported;
+    let refused = |marked: &str, what: &str| check(Unsupported, marked, &format!("{what} is not supported yet"));
+    refused("CREATE TABLE t (a INT, «WATERMARK FOR a AS a)", "WATERMARK");
+    refused("CREATE TABLE t (a INT, b «AS a + 1)", "a computed column");
+    refused("CREATE TABLE t (a INT, b BIGINT «METADATA FROM 'offset')", "a METADATA column");
+    refused("CREATE TABLE t (a INT) «PARTITIONED BY (a) WITH ('connector' = 'x')", "PARTITIONED BY");
+    refused("CREATE TABLE t (a «ROW<b INT>)", "type ROW");
+    refused("CREATE TABLE t (a «MAP<STRING, INT>)", "type MAP");
+    refused("CREATE TABLE t (a «ARRAY<INT>)", "type ARRAY");
+    refused("CREATE TABLE cat«.t (a INT)", "a table name with a catalog or database");
+    check(
+        Unsupported,
+        "CREATE TABLE t (a INT, PRIMARY KEY (a)«)",
+        "a PRIMARY KEY must be declared NOT ENFORCED: the data is not Sluice's to check",
+    );
+}
+
+#[test]
+fn query_clauses_that_do_not_run_yet() {
+    let refused = |marked: &str, what: &str| {
+        check(SqlErrorKind::Unsupported, marked, &format!("{what} is not supported yet"));
+    };
+    refused("INSERT INTO two SELECT «DISTINCT app_id, url FROM page_views", "SELECT DISTINCT");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views «ORDER BY 1", "ORDER BY");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views «LIMIT 3", "LIMIT");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views «UNION ALL SELECT a, b FROM two", "UNION");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views p\n  «JOIN pv ON p.app_id = pv.app_id", "JOIN");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views, «pv", "JOIN (a second table in FROM)");
+    refused(
+        "INSERT INTO «pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id HAVING COUNT(*) > 1",
+        "a filter over an aggregation (HAVING) into the upsert sink 'pv'",
+    );
+    refused("INSERT INTO pv «WITH t AS (SELECT 1) SELECT * FROM t", "WITH (a common table expression)");
+    refused("INSERT INTO two «VALUES ('a', 'b')", "VALUES");
+    refused("INSERT INTO two «SELECT 'a', 'b'", "SELECT without FROM");
+    refused("INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY «ROLLUP (app_id)", "ROLLUP");
+    refused(
+        "INSERT INTO pv SELECT window_start, COUNT(*) FROM TABLE(«TUMBLE(TABLE page_views, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) GROUP BY window_start",
+        "TUMBLE (a window table function)",
+    );
+}
+
+#[test]
+fn expressions_that_do_not_run_yet() {
+    let refused = |marked: &str, what: &str| {
+        check(SqlErrorKind::Unsupported, marked, &format!("{what} is not supported yet"));
+    };
+    refused("INSERT INTO pv SELECT app_id, «AVG(ms) FROM page_views GROUP BY app_id", "AVG");
+    refused("INSERT INTO pv SELECT app_id, «MAX(ms) FROM page_views GROUP BY app_id", "MAX");
+    refused("INSERT INTO pv SELECT app_id, «COUNT(DISTINCT url) FROM page_views GROUP BY app_id", "COUNT(DISTINCT …)");
+    refused("INSERT INTO pv SELECT app_id, COUNT(*) «FILTER (WHERE ms > 1) FROM page_views GROUP BY app_id", "FILTER");
+    refused(
+        "INSERT INTO log SELECT app_id, COUNT(*) «OVER (PARTITION BY url) FROM page_views",
+        "COUNT OVER (a window)",
+    );
+    refused(
+        "INSERT INTO log SELECT app_id, ms FROM page_views WHERE «app_id IN (SELECT app_id FROM pv)",
+        "a subquery in an expression",
+    );
+    refused("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ts > «NOW()", "NOW");
+    refused("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ts > «CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP");
+    refused("INSERT INTO log SELECT «REGEXP_REPLACE(url, 'a', 'b'), ms FROM page_views", "REGEXP_REPLACE");
+    check(
+        SqlErrorKind::Unsupported,
+        "INSERT INTO log SELECT «CONCAT(url, 'b'), ms FROM page_views",
+        "CONCAT is not supported yet: write a || b",
+    );
+}
+
+#[test]
+fn names_that_do_not_exist() {
+    use SqlErrorKind::{UnknownColumn, UnknownFunction, UnknownTable, UnknownType};
+    check(UnknownTable, "INSERT INTO «pvs SELECT 1", "table 'pvs' does not exist; did you mean 'pv'?");
+    check_text(UnknownTable, "INSERT INTO «x SELECT 1", "table 'x' does not exist: declare it with CREATE TABLE first");
+    check(
+        UnknownColumn,
+        "INSERT INTO pv SELECT app_id, COUNT(«urls) FROM page_views GROUP BY app_id",
+        "column 'urls' does not exist; did you mean 'url'?",
+    );
+    check(
+        UnknownColumn,
+        "INSERT INTO two SELECT app_id, «quite FROM page_views",
+        "column 'quite' does not exist; there are app_id, url, ms, cost, ts",
+    );
+    check(UnknownColumn, "INSERT INTO two (a, «c) SELECT app_id, url FROM page_views", "table 'two' has no column 'c'");
+    check(
+        UnknownFunction,
+        "INSERT INTO two SELECT app_id, «UPER(url) FROM page_views",
+        "function UPER does not exist; did you mean 'UPPER'?",
+    );
+    check(UnknownType, "CREATE TABLE t (a «STRNG)", "type STRNG does not exist; did you mean 'STRING'?");
+    check(
+        UnknownType,
+        "CREATE TABLE t (a «DECIMAL(50, 2))",
+        "DECIMAL(50, 2) is out of range: the precision is 1 to 38, the scale 0 to the precision",
+    );
+    check(UnknownType, "CREATE TABLE t (a «TIMESTAMP(12))", "TIMESTAMP(12) is out of range: the precision is 0 to 9");
+    check(
+        UnknownColumn,
+        "CREATE TABLE t (aa INT, PRIMARY KEY («ab) NOT ENFORCED)",
+        "PRIMARY KEY names no column: 'ab'",
+    );
+}
+
+#[test]
+fn things_declared_twice() {
+    use SqlErrorKind::Duplicate;
+    check(Duplicate, "CREATE TABLE «pv (a INT)", "table 'pv' is already declared in line 4");
+    check(Duplicate, "CREATE TABLE t (a INT, «a INT)", "column 'a' is already declared in line 8");
+    check(Duplicate, "CREATE TABLE t (a INT) WITH ('b' = 'c', «'b' = 'd')", "option 'b' is given twice");
+    check(
+        Duplicate,
+        "INSERT INTO log SELECT app_id, ms FROM page_views; INSERT INTO log «SELECT url, ms FROM page_views",
+        "two operators would have the id 'log.source(page_views)': give one of the statements another name with \
+         SELECT /*+ UID('name') */ …",
+    );
+}
+
+#[test]
+fn hints() {
+    use SqlErrorKind::{Hint, Unsupported};
+    check(
+        Hint,
+        "INSERT INTO two «SELECT /*+ UIDD('x') */ app_id, url FROM page_views",
+        "the hint UIDD does not exist; did you mean 'UID'?",
+    );
+    check(
+        Hint,
+        "INSERT INTO two «SELECT /*+ UID(x) */ app_id, url FROM page_views",
+        "the hint UID takes one name in single quotes, as in /*+ UID('page views') */",
+    );
+    check(
+        Unsupported,
+        "INSERT INTO two «SELECT /*+ STATE_TTL('a' = '1d') */ app_id, url FROM page_views",
+        "the hint STATE_TTL is not supported yet",
+    );
+}
+
+#[test]
+fn types_that_do_not_fit() {
+    use SqlErrorKind::Type;
+    check(
+        Type,
+        "INSERT INTO log SELECT app_id, «url FROM page_views",
+        "column 'n' of table 'log' is BIGINT, but the query's column 2 is STRING: write CAST(… AS BIGINT)",
+    );
+    check(
+        Type,
+        "INSERT INTO log «SELECT app_id FROM page_views",
+        "the query has 1 columns (app_id STRING), but table 'log' is given 2 (app_id STRING, n BIGINT)",
+    );
+    check(
+        Type,
+        "INSERT INTO pv (pv) SELECT ms FROM page_views".replace("pv (pv)", "«pv (pv)").as_str(),
+        "column 'app_id' of table 'pv' is NOT NULL and must be listed",
+    );
+    let sum = mistake("INSERT INTO pv SELECT app_id,\n  SUM(url) FROM page_views GROUP BY app_id");
+    assert_eq!((sum.kind, sum.line), (Type, 9), "{sum}");
+    let minus = mistake("INSERT INTO two SELECT app_id, url FROM page_views WHERE ms > 1 AND\n  ts * 2 > 1");
+    assert_eq!((minus.kind, minus.line, minus.column), (Type, 9, 3), "{minus}");
+}
+
+#[test]
+fn statements_that_contradict_themselves() {
+    use SqlErrorKind::Invalid;
+    check(
+        Invalid,
+        "INSERT INTO log SELECT app_id, ms FROM page_views WHERE «COUNT(*) > 1",
+        "COUNT may not stand in WHERE",
+    );
+    check(
+        Invalid,
+        "INSERT INTO pv SELECT app_id, «SUM(COUNT(*)) FROM page_views GROUP BY app_id",
+        "an aggregate call inside SUM",
+    );
+    let ungrouped = mistake("INSERT INTO two SELECT app_id,\n  url FROM page_views GROUP BY app_id");
+    assert_eq!(ungrouped.line, 9, "{ungrouped}");
+    assert!(ungrouped.message.contains("GROUP BY"), "{ungrouped}");
+}
+
+#[test]
+fn connectors_refuse_at_the_option() {
+    use SqlErrorKind::Connector;
+    check_text(
+        Connector,
+        "CREATE TABLE a (x INT) WITH ('connector' = 'source',\n  «'topc' = 't');
+         CREATE TABLE b (x INT) WITH ('connector' = 'insert-only');
+         INSERT INTO b SELECT x FROM a",
+        "table 'a': option 'topc' does not exist",
+    );
+    check_text(
+        Connector,
+        "CREATE TABLE «a (x INT); CREATE TABLE b (x INT) WITH ('connector' = 'insert-only'); INSERT INTO b SELECT x FROM a",
+        "table 'a': it has no 'connector'",
+    );
+}
+
+#[test]
+fn sinks_that_cannot_take_the_changes() {
+    use SqlErrorKind::Changelog;
+    check(
+        Changelog,
+        "INSERT INTO «log SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id",
+        "table sink 'log' doesn't support consuming update changes which is produced by node \
+         GroupAggregate(groupBy=[app_id], select=[app_id, COUNT(*)])",
+    );
+    check(
+        Changelog,
+        "INSERT INTO «pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id, url",
+        "the PRIMARY KEY of table sink 'pv' must be the query's grouping key (app_id, url), but lacks 'url': rows of \
+         different groups would overwrite each other",
+    );
+    check(
+        Changelog,
+        "INSERT INTO «pv SELECT url || '', COUNT(*) FROM page_views GROUP BY url",
+        "the PRIMARY KEY of table sink 'pv' must be the query's grouping key (url), but its column 'app_id' is not \
+         part of that and changes",
+    );
+    check_text(
+        Changelog,
+        "CREATE TABLE a (x INT) WITH ('connector' = 'source');
+         CREATE TABLE b (x INT, n BIGINT) WITH ('connector' = 'upsert');
+         INSERT INTO «b SELECT x, COUNT(*) FROM a GROUP BY x",
+        "table sink 'b' takes updates by key: declare a PRIMARY KEY",
+    );
+}

@@ -1,0 +1,172 @@
+//! The graph of a statement: its operators, their ids, its edges, and what the source is asked to read.
+
+use super::{TABLES, TestConnectors, options, plan, plan_text};
+use crate::explain;
+use sluice_protocol::graph::{OperatorKind, Partitioning};
+
+/// The explained plans of statements, one snapshot each.
+macro_rules! plans {
+    ($($name:ident: $statement:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let statement: &str = $statement;
+                insta::with_settings!({ description => statement, omit_expression => true }, {
+                    insta::assert_snapshot!(explain(&plan(statement)));
+                });
+            }
+        )*
+    };
+}
+
+plans! {
+    count_per_key: "INSERT INTO pv SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id";
+    copy_everything: "INSERT INTO log SELECT app_id, 1 FROM page_views";
+    filter_and_project: "INSERT INTO log SELECT UPPER(app_id), ms * 2 FROM page_views WHERE ms > 10 AND url LIKE '/a%'";
+    filter_before_count: "INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views WHERE ms > 10 GROUP BY app_id";
+    sum_and_count_of_columns: "INSERT INTO changes SELECT app_id, SUM(ms) + COUNT(url) FROM page_views GROUP BY app_id";
+    global_count: "INSERT INTO changes SELECT 'all', COUNT(*) FROM page_views";
+    key_that_is_computed: "INSERT INTO pv SELECT LOWER(app_id) AS a, COUNT(*) FROM page_views GROUP BY LOWER(app_id)";
+    columns_are_listed: "INSERT INTO changes (n) SELECT COUNT(*) FROM page_views GROUP BY app_id";
+    derived_table: "INSERT INTO log SELECT a, m FROM (SELECT app_id AS a, ms + 1 AS m FROM page_views) AS t WHERE m > 5";
+    projection_over_count: "INSERT INTO changes SELECT k, n + 1 FROM (SELECT app_id k, COUNT(*) n FROM page_views GROUP BY app_id) t";
+    two_statements: "INSERT INTO log SELECT app_id, ms FROM page_views; INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id";
+    statement_set: "EXECUTE STATEMENT SET BEGIN INSERT INTO log SELECT app_id, ms FROM page_views; INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id; END;";
+    constants_are_folded: "INSERT INTO log SELECT app_id, 2 + 3 FROM page_views WHERE 1 = 1";
+    having: "INSERT INTO changes SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id HAVING SUM(ms) > 100";
+    aggregation_over_aggregation: "INSERT INTO changes SELECT 'apps', COUNT(*) FROM (SELECT app_id, COUNT(*) n FROM page_views GROUP BY app_id) t WHERE n > 10";
+    count_twice: "INSERT INTO changes SELECT app_id, COUNT(*) + COUNT(*) FROM page_views WHERE app_id IS NOT NULL GROUP BY app_id";
+    column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
+}
+
+/// Ids of a statement's operators, joined by spaces.
+fn uids(statement: &str) -> Vec<String> {
+    let program = plan(statement);
+    let operators = program.graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators
+        .filter(|operator| operator.kind != OperatorKind::Stateless)
+        .map(|operator| operator.uid.0.clone())
+        .collect()
+}
+
+#[test]
+fn ids_do_not_depend_on_projections_filters_and_names() {
+    let expected = ["pv.source(page_views)", "pv.group-aggregate(app_id)", "pv.sink"];
+    for statement in [
+        "INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id",
+        "INSERT INTO pv SELECT v.app_id, COUNT(*) + 1 AS n FROM page_views AS v WHERE ms > 3 GROUP BY v.app_id",
+        "INSERT INTO pv (pv, app_id) SELECT SUM(ms), app_id FROM page_views GROUP BY 2",
+        "INSERT INTO pv SELECT app_id AS k, COUNT(*) FROM page_views GROUP BY k",
+        "INSERT INTO pv SELECT k, n FROM (SELECT app_id AS k, COUNT(*) AS n FROM page_views GROUP BY app_id) t",
+    ] {
+        assert_eq!(uids(statement), expected, "{statement}");
+    }
+}
+
+#[test]
+fn a_hint_takes_the_place_of_the_derived_id() {
+    let statement = "INSERT INTO pv SELECT /*+ UID('views') */ app_id, COUNT(*) FROM page_views GROUP BY app_id";
+    assert_eq!(uids(statement), ["views.source(page_views)", "views", "views.sink"]);
+    let inner = "INSERT INTO pv SELECT k, n FROM \
+                 (SELECT /*+ UID('inner') */ app_id AS k, COUNT(*) AS n FROM page_views GROUP BY app_id) t";
+    assert_eq!(uids(inner), ["pv.source(page_views)", "inner", "pv.sink"]);
+}
+
+#[test]
+fn ids_of_all_operators_differ_and_vertices_are_in_order() {
+    let program = plan(
+        "INSERT INTO log SELECT app_id, ms FROM page_views WHERE ms > 1;
+         INSERT INTO changes SELECT app_id, COUNT(*) FROM page_views WHERE ms > 2 GROUP BY app_id;
+         INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id;",
+    );
+    let graph = &program.graph;
+    let mut uids: Vec<_> =
+        graph.vertices.iter().flat_map(|vertex| &vertex.operators).map(|operator| &operator.uid).collect();
+    let all = uids.len();
+    uids.sort();
+    uids.dedup();
+    assert_eq!(uids.len(), all);
+    assert!(graph.vertices.iter().enumerate().all(|(index, vertex)| vertex.id.0 as usize == index));
+    assert!(graph.edges.iter().all(|edge| edge.from < edge.to));
+    assert_eq!(graph.vertices.len(), program.vertices.len());
+    for (vertex, chain) in graph.vertices.iter().zip(&program.vertices) {
+        let chained = usize::from(chain.source.is_some()) + chain.operators.len() + usize::from(chain.sink.is_some());
+        assert_eq!(vertex.operators.len(), chained, "{}", vertex.name);
+    }
+}
+
+#[test]
+fn the_same_text_gives_the_same_fingerprint_and_another_text_another() {
+    let statement = "INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id";
+    assert_eq!(plan(statement).graph.fingerprint(), plan(statement).graph.fingerprint());
+    let filtered = "INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views WHERE ms > 1 GROUP BY app_id";
+    assert_ne!(plan(statement).graph.fingerprint(), plan(filtered).graph.fingerprint());
+}
+
+/// The columns that the source is asked for, and its key positions.
+fn scanned(sql: &str) -> (Vec<String>, Vec<usize>) {
+    let connectors = TestConnectors::default();
+    crate::plan(sql, &options(), &connectors).unwrap_or_else(|error| panic!("{error}"));
+    let asked = connectors.asked.into_inner().unwrap();
+    let source = asked.into_iter().rfind(|table| table.option("connector") == Some("source")).unwrap();
+    let columns = source.schema.fields().iter().map(|field| field.name().clone()).collect();
+    (columns, source.primary_key)
+}
+
+#[test]
+fn a_source_reads_only_what_is_needed() {
+    let of = |statement: &str| scanned(&format!("{TABLES}{statement}")).0;
+    assert_eq!(of("INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id"), ["app_id"]);
+    assert_eq!(of("INSERT INTO log SELECT url, 1 FROM page_views WHERE ms > 1"), ["url", "ms"]);
+    // Rows must be counted by something: the narrowest column.
+    assert_eq!(of("INSERT INTO changes SELECT 'all', COUNT(*) FROM page_views"), ["ms"]);
+}
+
+#[test]
+fn a_source_that_cannot_leave_columns_out_reads_all() {
+    // The test's connector refuses a description without the column that the topic's name ends in.
+    let sql = "CREATE TABLE t (a INT, b STRING, c STRING) WITH ('connector' = 'source', 'topic' = 'needs a');
+               CREATE TABLE s (b STRING) WITH ('connector' = 'insert-only');
+               INSERT INTO s SELECT c FROM t WHERE b <> ''";
+    assert_eq!(scanned(sql).0, ["b", "c", "a"]);
+}
+
+#[test]
+fn a_source_always_reads_its_primary_key() {
+    let sql =
+        "CREATE TABLE t (a INT, id BIGINT, b STRING, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'source');
+               CREATE TABLE s (b STRING) WITH ('connector' = 'insert-only');
+               INSERT INTO s SELECT b FROM t WHERE b <> ''";
+    assert_eq!(scanned(sql), (vec!["b".to_owned(), "id".to_owned()], vec![1]));
+}
+
+#[test]
+fn rows_go_by_the_positions_of_the_keys() {
+    let program = plan("INSERT INTO changes SELECT app_id, SUM(ms) FROM page_views GROUP BY url, app_id");
+    assert_eq!(program.graph.edges.len(), 1);
+    let Partitioning::Hash { keys } = &program.graph.edges[0].partitioning else { panic!("not hashed") };
+    let schema = &program.vertices[0].output_schema;
+    let names: Vec<&str> = keys.iter().map(|key| schema.field(*key).name().as_str()).collect();
+    assert_eq!(names, ["url", "app_id"]);
+}
+
+#[test]
+fn a_copy_needs_no_operator() {
+    let sql = "CREATE TABLE a (x INT, y STRING) WITH ('connector' = 'source');
+               CREATE TABLE b (x INT, y STRING) WITH ('connector' = 'insert-only');
+               INSERT INTO b SELECT * FROM a";
+    let program = plan_text(sql).unwrap();
+    assert_eq!(program.graph.vertices[0].name, "Source: a -> Sink: b");
+}
+
+#[test]
+fn options_are_handed_on_as_written() {
+    let sql = "CREATE TABLE a (x INT) WITH ('connector' = 'source', 'topic' = '${secret:kafka/topic}');
+               CREATE TABLE b (x INT) WITH ('connector' = 'insert-only');
+               INSERT INTO b SELECT x FROM a";
+    let connectors = TestConnectors::default();
+    crate::plan(sql, &options(), &connectors).unwrap();
+    let asked = connectors.asked.into_inner().unwrap();
+    let source = asked.iter().find(|table| table.name == "a").unwrap();
+    assert_eq!(source.option("topic"), Some("${secret:kafka/topic}"));
+}

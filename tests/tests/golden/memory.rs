@@ -1,0 +1,283 @@
+//! Connectors in memory: `rows` reads the views in splits, `collect` keeps what is written with its kinds.
+
+use crate::job::Cut;
+use crate::views::View;
+use arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use serde_json::json;
+use sluice_engine::batch::{Batch, RowKind};
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::RestoredState;
+use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
+use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
+use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
+use sluice_protocol::SubtaskIndex;
+use sluice_protocol::state::SplitState;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Splits of the source.
+const SPLITS: usize = 5;
+
+/// How often each row is in a sink, the row as text.
+pub(crate) type SinkContent = BTreeMap<String, i64>;
+
+/// Rows that one subtask wrote, in order.
+#[derive(Debug, Clone)]
+struct Written {
+    subtask: SubtaskIndex,
+    kind: RowKind,
+    row: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Collected {
+    kinds: AcceptedKinds,
+    primary_key: Vec<usize>,
+    rows: Mutex<Vec<Written>>,
+}
+
+/// The catalog of one test.
+pub(crate) struct Connectors {
+    splits: Arc<Vec<RecordBatch>>,
+    rows_read: Arc<AtomicUsize>,
+    collected: Mutex<Option<Arc<Collected>>>,
+}
+
+impl Connectors {
+    pub(crate) fn new(views: &[View]) -> Self {
+        let splits = (0..SPLITS).map(|split| {
+            // Splits of different lengths, the first one empty.
+            let of_split = views.iter().enumerate().filter(|(row, _)| 1 + row % 7 % (SPLITS - 1) == split);
+            batch(&of_split.map(|(_, view)| view).collect::<Vec<_>>())
+        });
+        Self { splits: Arc::new(splits.collect()), rows_read: Arc::default(), collected: Mutex::new(None) }
+    }
+
+    /// Rows of the input.
+    pub(crate) fn rows(&self) -> usize {
+        self.splits.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// Rows that sources have read, repetitions included.
+    pub(crate) fn rows_read(&self) -> usize {
+        self.rows_read.load(Ordering::Relaxed)
+    }
+
+    fn collected(&self) -> Arc<Collected> {
+        Arc::clone(self.collected.lock().unwrap().as_ref().expect("a sink was planned"))
+    }
+
+    /// Forgets what was written after a checkpoint.
+    pub(crate) fn take_back(&self, cut: &Cut) {
+        let collected = self.collected();
+        let mut rows = collected.rows.lock().unwrap();
+        let mut seen: BTreeMap<SubtaskIndex, usize> = BTreeMap::new();
+        rows.retain(|written| {
+            let position = seen.entry(written.subtask).or_default();
+            *position += 1;
+            *position <= cut.written_by.get(&written.subtask).copied().unwrap_or(0)
+        });
+    }
+
+    /// Rows written by one subtask so far.
+    pub(crate) fn written_by(&self, subtask: SubtaskIndex) -> usize {
+        self.collected().rows.lock().unwrap().iter().filter(|written| written.subtask == subtask).count()
+    }
+
+    /// What the sink holds after applying all changes in order.
+    pub(crate) fn content(&self) -> SinkContent {
+        let collected = self.collected();
+        let rows = collected.rows.lock().unwrap();
+        match collected.kinds {
+            AcceptedKinds::Upsert => upserted(&rows, &collected.primary_key),
+            AcceptedKinds::All | AcceptedKinds::InsertOnly => changed(&rows),
+        }
+    }
+}
+
+fn upserted(rows: &[Written], primary_key: &[usize]) -> SinkContent {
+    let mut by_key: BTreeMap<Vec<&str>, String> = BTreeMap::new();
+    for written in rows {
+        let key = primary_key.iter().map(|column| written.row[*column].as_str()).collect();
+        match written.kind {
+            RowKind::Insert | RowKind::UpdateAfter => drop(by_key.insert(key, written.row.join(", "))),
+            RowKind::Delete => drop(by_key.remove(&key)),
+            RowKind::UpdateBefore => panic!("an upsert sink was given -U: {written:?}"),
+        }
+    }
+    by_key.into_values().map(|row| (row, 1)).collect()
+}
+
+fn changed(rows: &[Written]) -> SinkContent {
+    let mut content = SinkContent::new();
+    for written in rows {
+        let count = content.entry(written.row.join(", ")).or_default();
+        *count += match written.kind {
+            RowKind::Insert | RowKind::UpdateAfter => 1,
+            RowKind::UpdateBefore | RowKind::Delete => -1,
+        };
+        assert!(*count >= 0, "a row was retracted that was not there: {written:?}");
+    }
+    content.retain(|_, count| *count != 0);
+    content
+}
+
+fn batch(views: &[&View]) -> RecordBatch {
+    let cost = Decimal128Array::from_iter(views.iter().map(|view| view.cost)).with_precision_and_scale(10, 2);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("app_id", Arc::new(StringArray::from_iter(views.iter().map(|view| view.app_id.as_deref())))),
+        ("url", Arc::new(StringArray::from_iter(views.iter().map(|view| view.url.as_deref())))),
+        ("ms", Arc::new(Int32Array::from_iter(views.iter().map(|view| view.ms)))),
+        ("cost", Arc::new(cost.expect("it fits"))),
+        ("ratio", Arc::new(Float64Array::from_iter(views.iter().map(|view| view.ratio)))),
+    ];
+    let fields = columns.iter().map(|(name, column)| Field::new(*name, column.data_type().clone(), true));
+    let schema = Schema::new(fields.collect::<Vec<Field>>());
+    RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|(_, column)| column).collect()).expect("it fits")
+}
+
+impl ConnectorCatalog for Connectors {
+    fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
+        assert_eq!(table.option("connector"), Some("rows"));
+        let schema = Arc::clone(&table.schema);
+        Ok(Arc::new(Rows { schema, splits: Arc::clone(&self.splits), rows_read: Arc::clone(&self.rows_read) }))
+    }
+
+    fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
+        assert_eq!(table.option("connector"), Some("collect"));
+        let kinds = match table.option("kinds") {
+            Some("upsert") => AcceptedKinds::Upsert,
+            Some("insert-only") => AcceptedKinds::InsertOnly,
+            _ => AcceptedKinds::All,
+        };
+        // A restored job writes into the same table.
+        let mut collected = self.collected.lock().unwrap();
+        let table = collected.get_or_insert_with(|| {
+            Arc::new(Collected { kinds, primary_key: table.primary_key.clone(), rows: Mutex::default() })
+        });
+        Ok(Arc::new(Collect(Arc::clone(table))))
+    }
+}
+
+struct Rows {
+    schema: SchemaRef,
+    splits: Arc<Vec<RecordBatch>>,
+    rows_read: Arc<AtomicUsize>,
+}
+
+impl SourceFactory for Rows {
+    fn create(&self) -> Result<Box<dyn Source>, TaskError> {
+        Ok(Box::new(RowsReader {
+            schema: Arc::clone(&self.schema),
+            splits: Arc::clone(&self.splits),
+            rows_read: Arc::clone(&self.rows_read),
+            positions: BTreeMap::new(),
+            next: 0,
+        }))
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
+        SubtaskIndex(split.parse::<u32>().expect("splits are numbers") % parallelism)
+    }
+}
+
+/// Reads its splits in turn, a few rows at a time.
+struct RowsReader {
+    schema: SchemaRef,
+    splits: Arc<Vec<RecordBatch>>,
+    rows_read: Arc<AtomicUsize>,
+    positions: BTreeMap<usize, usize>,
+    next: usize,
+}
+
+impl Source for RowsReader {
+    fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError> {
+        let operator = &context.operator;
+        let own =
+            |split: &usize| u32::try_from(*split).is_ok_and(|split| split % operator.parallelism == operator.subtask.0);
+        self.positions = (0..self.splits.len()).filter(own).map(|split| (split, 0)).collect();
+        for SplitState { split, state } in state.splits {
+            let position = state["position"].as_u64().and_then(|position| usize::try_from(position).ok());
+            let known =
+                self.positions.insert(split.parse().expect("splits are numbers"), position.expect("a position"));
+            assert!(known.is_some(), "split {split} was given to subtask {}, which does not own it", operator.subtask);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
+        let rest = |split: usize, position: usize| self.splits[split].num_rows() - position;
+        let open: Vec<usize> = self.positions.iter().filter(|(s, p)| rest(**s, **p) > 0).map(|(s, _)| *s).collect();
+        let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Finished) };
+        self.next += 1;
+        let position = self.positions[&split];
+        let rows = rest(split, position).min(max_rows).min(1 + self.next % 40);
+        self.positions.insert(split, position + rows);
+        self.rows_read.fetch_add(rows, Ordering::Relaxed);
+        let all = self.splits[split].slice(position, rows);
+        let columns =
+            self.schema.fields().iter().map(|field| all.column_by_name(field.name()).expect("declared").clone());
+        let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect());
+        Ok(SourcePoll::Batch(Batch::inserts(rows.map_err(|error| TaskError::BadData(error.to_string()))?)))
+    }
+
+    fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
+        let state = |(split, position): (&usize, &usize)| SplitState {
+            split: split.to_string(),
+            state: json!({ "position": position }),
+        };
+        Ok(self.positions.iter().map(state).collect())
+    }
+}
+
+struct Collect(Arc<Collected>);
+
+impl SinkFactory for Collect {
+    fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
+        Ok(Box::new(Collector { table: Arc::clone(&self.0), subtask: SubtaskIndex(0) }))
+    }
+
+    fn accepted_kinds(&self) -> AcceptedKinds {
+        self.0.kinds
+    }
+}
+
+struct Collector {
+    table: Arc<Collected>,
+    subtask: SubtaskIndex,
+}
+
+impl Sink for Collector {
+    fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
+        self.subtask = context.operator.subtask;
+        Ok(())
+    }
+
+    fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
+        let options = FormatOptions::default().with_null("NULL");
+        let formatters = batch.rows.columns().iter().map(|column| ArrayFormatter::try_new(column, &options));
+        let formatters =
+            formatters.collect::<Result<Vec<_>, _>>().map_err(|error| TaskError::BadData(error.to_string()))?;
+        let mut rows = self.table.rows.lock().unwrap();
+        for row in 0..batch.len() {
+            let number = batch.kinds.as_ref().map_or(0, |kinds| kinds.value(row));
+            let kind = RowKind::from_number(number).expect("a kind");
+            let is_taken = match self.table.kinds {
+                AcceptedKinds::InsertOnly => kind == RowKind::Insert,
+                AcceptedKinds::Upsert => kind != RowKind::UpdateBefore,
+                AcceptedKinds::All => true,
+            };
+            assert!(is_taken, "a sink that takes {:?} was given {}", self.table.kinds, kind.short());
+            let row = formatters.iter().map(|formatter| formatter.value(row).to_string()).collect();
+            rows.push(Written { subtask: self.subtask, kind, row });
+        }
+        Ok(())
+    }
+}
