@@ -13,6 +13,7 @@ use arrow::compute::kernels::nullif::nullif;
 use arrow::datatypes::{SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use sluice_engine::error::TaskError;
+use sluice_protocol::key_group;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,9 +88,9 @@ const fn random(seed: u64, row: u64) -> u64 {
     mix(seed.wrapping_add(row.wrapping_add(1).wrapping_mul(GAMMA)))
 }
 
-/// The seed of the column at a position.
-pub(super) const fn column_seed(seed: u64, position: u64) -> u64 {
-    mix(mix(seed.wrapping_add(GAMMA)) ^ position.wrapping_mul(0xd134_2543_de82_ef95))
+/// The seed of a column: by name, so that a query that reads fewer columns, or in another order, sees the same values.
+pub(super) fn column_seed(seed: u64, name: &str) -> u64 {
+    mix(mix(seed.wrapping_add(GAMMA)) ^ key_group::hash(name.as_bytes()))
 }
 
 /// A random number scaled to `[0, span)`, by multiplication.

@@ -51,14 +51,14 @@ pub(super) fn read(table: &TableDescriptor) -> Result<(DatagenOptions, Columns),
     let seed: u64 = options.parse("seed", "a whole number")?.unwrap_or(0);
     let mut number_of_rows: Option<u64> = options.parse("number-of-rows", "a whole number")?;
     let mut columns = Vec::with_capacity(table.schema.fields().len());
-    for (position, field) in table.schema.fields().iter().enumerate() {
+    for field in table.schema.fields() {
         let column = ColumnOptions { options, field };
         column.refuse_misplaced()?;
         let (values, length) = if column.is_sequence()? { column.sequence()? } else { (column.random()?, None) };
         if let Some(length) = length {
             number_of_rows = Some(number_of_rows.map_or(length, |rows| rows.min(length)));
         }
-        columns.push(Column { seed: column_seed(seed, position as u64), null_below: column.null_below()?, values });
+        columns.push(Column { seed: column_seed(seed, field.name()), null_below: column.null_below()?, values });
     }
     let rows_per_second = (rate < UNTHROTTLED).then_some(rate);
     Ok((DatagenOptions { rows_per_second, number_of_rows }, Columns(columns)))

@@ -116,6 +116,13 @@ fn a_seed_makes_other_rows() {
     assert_ne!(rows("1").0, rows("1").1, "columns differ");
 }
 
+#[test]
+fn a_column_is_the_same_beside_others() {
+    let both = factory(vec![bigint("a"), bigint("b")], &[]).rows(0..100, 0).unwrap();
+    let alone = factory(vec![bigint("b")], &[]).rows(0..100, 0).unwrap();
+    assert_eq!(both.column(1), alone.column(0));
+}
+
 fn sample(field: Field, options: &[(&str, &str)]) -> RecordBatch {
     let made = factory(vec![field], options);
     concat_batches(&made.schema(), &[made.rows(0..5_000, 77).unwrap(), made.rows(5_000..10_000, 77).unwrap()]).unwrap()
