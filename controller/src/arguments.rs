@@ -1,6 +1,7 @@
 //! The command line of the controller.
 
 use clap::Parser;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use tracing_subscriber::EnvFilter;
 
@@ -40,7 +41,8 @@ impl Arguments {
     /// Logs to standard error, at level info unless RUST_LOG says otherwise.
     pub fn start_logging(&self) {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let colours = std::io::stderr().is_terminal();
+        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
         if self.log_json { logs.json().init() } else { logs.init() }
     }
 }

@@ -31,12 +31,12 @@ impl Events {
 
     /// Tells what happened to an object.
     pub async fn tell_of(&self, object: &ObjectReference, occurrences: &[Occurrence]) {
-        for Occurrence { warning, reason, message } in occurrences {
+        for Occurrence { warning, reason, action, message } in occurrences {
             let event = Event {
                 type_: if *warning { EventType::Warning } else { EventType::Normal },
                 reason: reason.chars().take(128).collect(),
                 note: Some(message.chars().take(NOTE).collect()),
-                action: "Reconcile".to_owned(),
+                action: action.clone(),
                 secondary: None,
             };
             if let Err(error) = self.recorder.publish(&event, object).await {

@@ -39,6 +39,10 @@ pub struct Facts {
     pub report: Option<JobStatus>,
     /// Whether its stream is up.
     pub connected: bool,
+    /// Since when its stream is down, having been up.
+    pub unreachable_since: Option<Timestamp>,
+    /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
+    pub mostly_unreachable: bool,
 }
 
 /// A frozen spec and the name of the ConfigMap that holds it.

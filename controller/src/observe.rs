@@ -36,7 +36,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     let namespace = job.namespace().unwrap_or_default();
     let memory = status::read_memory(job);
     let sql = read_sql(context, job, &namespace).await?;
-    let (report, connected) = context.streams.report(&names::job_id(job), memory.generation);
+    let stream = context.streams.view(&names::job_id(job), memory.generation);
     Ok(Facts {
         now: time::now(),
         name: job.name_any(),
@@ -49,8 +49,10 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         pods: observe_pods(context, job, &namespace, source).await?,
         programs: programs(&context.config_maps, job, &namespace),
         service_generation: service_generation(&context.services, job, &namespace),
-        report,
-        connected,
+        report: stream.report,
+        connected: stream.connected,
+        unreachable_since: stream.unreachable_since,
+        mostly_unreachable: context.streams.mostly_unreachable(),
         memory,
     })
 }
@@ -137,7 +139,7 @@ fn told(job: &StreamJob) -> Told {
 pub fn job_manager_address(facts: &Facts) -> Option<(Generation, String)> {
     let generation = facts.memory.generation;
     let pod = facts.pods.iter().find(|pod| {
-        pod.role == crate::facts::Role::JobManager && pod.generation == generation && pod.ended.is_none()
+        pod.role == crate::facts::Role::JobManager && pod.generation == generation && pod.ended.is_none() && pod.started
     })?;
     Some((generation, format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT)))
 }

@@ -92,8 +92,18 @@ pub struct Occurrence {
     pub warning: bool,
     /// CamelCase.
     pub reason: String,
+    /// What tells it from another of the same reason: those with the same action are counted as one event.
+    pub action: String,
     /// A sentence.
     pub message: String,
+}
+
+impl Occurrence {
+    /// One that is counted when it happens again.
+    #[must_use]
+    pub fn new(warning: bool, reason: &str, message: String) -> Self {
+        Self { warning, reason: reason.to_owned(), action: "Reconcile".to_owned(), message }
+    }
 }
 
 /// Decides.
@@ -219,8 +229,10 @@ impl<'a> Planner<'a> {
         self.plan.wake_at = Some(self.plan.wake_at.map_or(at, |other| other.min(at)));
     }
 
+    /// Tells something of the current generation.
     fn tell(&mut self, warning: bool, reason: &str, message: String) {
-        self.plan.events.push(Occurrence { warning, reason: reason.to_owned(), message });
+        let action = format!("Generation{}", self.plan.memory.generation);
+        self.plan.events.push(Occurrence { action, ..Occurrence::new(warning, reason, message) });
     }
 }
 

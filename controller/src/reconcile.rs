@@ -41,7 +41,7 @@ pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Re
         Err(invalid) => {
             let message = format!("the StreamJob cannot be read: {}; is its CRD of another version?", invalid.error);
             tracing::warn!(name = invalid.metadata.name, "{message}");
-            let occurrence = Occurrence { warning: true, reason: "Unreadable".to_owned(), message };
+            let occurrence = Occurrence::new(true, "Unreadable", message);
             context.events.tell_of(&job.object_ref(&()), &[occurrence]).await;
             Ok(Action::await_change())
         }
@@ -61,7 +61,7 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     }
     context.metrics.count_pass(error.name());
     tracing::warn!(name = job.meta().name, "{error}");
-    let occurrence = Occurrence { warning: true, reason: error.name().to_owned(), message: error.to_string() };
+    let occurrence = Occurrence::new(true, error.name(), error.to_string());
     let (object, context) = (job.object_ref(&()), Arc::clone(&context));
     tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
     Action::requeue(RETRY)
@@ -115,7 +115,7 @@ fn occurrences(facts: &Facts, plan: &Plan) -> Vec<Occurrence> {
         let reason = if warning { view.reason.clone() } else { format!("{state:?}") };
         let message = if view.message.is_empty() { describe(state).to_owned() } else { view.message.clone() };
         if !occurrences.iter().any(|other| other.reason == reason) {
-            occurrences.push(Occurrence { warning, reason, message });
+            occurrences.push(Occurrence::new(warning, &reason, message));
         }
     }
     occurrences

@@ -9,8 +9,8 @@ use crate::reconcile::{reconcile, retry};
 use crate::streams::Streams;
 use crate::watches::{self, Request, trim_config_map, trim_pod, trim_service};
 use anyhow::Context as _;
-use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt, TryFutureExt};
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::Client;
 use kube::runtime::{applier, controller};
@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Passes at once, over different StreamJobs.
 const CONCURRENCY: u16 = 16;
@@ -39,6 +40,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (pods, pod_requests) = watches::watch_owned::<Pod>(&client, namespace, trim_pod);
     let (services, service_requests) = watches::watch_owned::<Service>(&client, namespace, trim_service);
     let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&client, namespace, trim_config_map);
+    let requests: Vec<BoxStream<'static, Request>> = vec![
+        job_requests.boxed(),
+        pod_requests.boxed(),
+        service_requests.boxed(),
+        program_requests.boxed(),
+        watches::watch_programs(&client, namespace, jobs.clone()).boxed(),
+        UnboundedReceiverStream::new(news).map(watches::request).boxed(),
+    ];
     let context = Arc::new(Context {
         events: Events::new(client.clone(), arguments.pod_name.clone()),
         metrics: Metrics::default(),
@@ -49,16 +58,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         config_maps,
         streams,
     });
-    let requests: [BoxStream<'static, Request>; 5] = [
-        job_requests.boxed(),
-        pod_requests.boxed(),
-        service_requests.boxed(),
-        program_requests.boxed(),
-        UnboundedReceiverStream::new(news).map(watches::request).boxed(),
-    ];
     tracing::info!(listen = %arguments.listen, namespace = namespace.unwrap_or("(all)"), "watching StreamJobs");
     let server = http::serve(listener, Arc::clone(&context), jobs.clone());
-    let passes = make_passes(context, jobs, stream::select_all(requests));
+    let passes = make_passes(context, jobs, requests);
     tokio::select! {
         () = passes => anyhow::bail!("the watches ended"),
         served = server => served.context("the HTTP server ended"),
@@ -66,30 +68,38 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-async fn make_passes(
-    context: Arc<Context>,
-    jobs: watches::Jobs,
-    requests: impl stream::Stream<Item = Request> + Send + 'static,
-) {
+/// Makes passes until the watches end.
+async fn make_passes(context: Arc<Context>, jobs: watches::Jobs, requests: Vec<BoxStream<'static, Request>>) {
+    let (queue, queued) = mpsc::unbounded_channel();
+    // Watches run by themselves: caches fill and streams are heard also while all passes are busy.
+    let watches = requests.into_iter().map(|requests| tokio::spawn(forward(requests, queue.clone())));
+    let watches: Vec<_> = watches.map(AbortOnDropHandle::new).collect();
+    drop(queue);
+    wait_for_caches(&context).await;
     let config = controller::Config::default().concurrency(CONCURRENCY);
-    let all_known = wait_for_caches(Arc::clone(&context));
-    // The watches only move when they are polled, so the caches are waited for inside each pass.
-    let ready = all_known.boxed().shared();
-    let pass = move |job, context| {
-        let ready = ready.clone();
-        tokio::spawn(async move {
-            ready.await;
-            reconcile(job, context).await
-        })
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-        .boxed()
-    };
-    applier(pass, retry, context, jobs, requests, config).for_each(|_| futures::future::ready(())).await;
+    let pass = |job, context| AbortOnDropHandle::new(tokio::spawn(reconcile(job, context))).map(flatten).boxed();
+    applier(pass, retry, context, jobs, UnboundedReceiverStream::new(queued), config)
+        .for_each(|_| futures::future::ready(()))
+        .await;
+    drop(watches);
+}
+
+async fn forward(mut requests: BoxStream<'static, Request>, queue: mpsc::UnboundedSender<Request>) {
+    while let Some(request) = requests.next().await {
+        if queue.send(request).is_err() {
+            return;
+        }
+    }
+}
+
+/// A pass that panics takes the process with it: Kubernetes starts it again, and everything is derived anew.
+fn flatten<T>(ended: Result<T, tokio::task::JoinError>) -> T {
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Until pods, Services and ConfigMaps have been listed once: a pass on an empty cache would take all for lost.
-async fn wait_for_caches(context: Arc<Context>) {
-    let Context { pods, services, config_maps, .. } = context.as_ref();
+async fn wait_for_caches(context: &Context) {
+    let Context { pods, services, config_maps, .. } = context;
     // An error means that the watch has ended, with the controller.
     let _ = tokio::join!(pods.wait_until_ready(), services.wait_until_ready(), config_maps.wait_until_ready());
 }

@@ -9,6 +9,7 @@ use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_crds::{LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
 use sluice_protocol::failure::FailureRecord;
+use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::CheckpointInfo;
 use sluice_protocol::{CheckpointId, Generation, TimeSpan, Timestamp};
 
@@ -49,7 +50,7 @@ pub fn read_memory(job: &StreamJob) -> Memory {
         directive: status.directive.and_then(|directive| serde_json::from_value(directive).ok()),
         job_manager_pod: status.job_manager_pod,
         next_task_manager: status.next_task_manager.unwrap_or_default(),
-        failures: status.failure_counts.unwrap_or_default(),
+        failures: status.failure_counts.unwrap_or_else(|| FailureCounts::new(status.revision.unwrap_or_default())),
         next_restart_at: status.next_restart_at.as_ref().filter(|_| status.waits_for_restart).map(from_micro_time),
         stop_requested_at: status.stop_requested_at.as_ref().map(from_micro_time),
         ledger_entry: status.ledger_entry.unwrap_or_default(),
@@ -79,7 +80,7 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         program: Some(memory.program.clone()).filter(|name| !name.is_empty()),
         directive: memory.directive.as_ref().and_then(|directive| serde_json::to_value(directive).ok()),
         restarts: (memory.revision > 0).then_some(restarts),
-        failure_counts: (memory.revision > 0).then(|| memory.failures.clone()),
+        failure_counts: (memory.failures.total() > 0).then(|| memory.failures.clone()),
         ledger_entry: some(memory.ledger_entry),
         job_manager_pod: memory.job_manager_pod.clone(),
         next_task_manager: (memory.next_task_manager > 0).then_some(memory.next_task_manager),

@@ -3,6 +3,7 @@
 //! A change in a report triggers a pass; nothing is polled. A stream that breaks is opened again, with backoff, for
 //! as long as a pass wants it; what its loss means is the planner's to say (C1).
 
+use crate::time::now;
 use kube::runtime::reflector::ObjectRef;
 use sluice_crds::StreamJob;
 use sluice_protocol::job_master::Command;
@@ -43,10 +44,22 @@ struct Followed {
     task: JoinHandle<()>,
 }
 
+/// What is known of one stream.
+#[derive(Debug, Clone, Default)]
+pub struct StreamView {
+    /// The last report.
+    pub report: Option<JobStatus>,
+    /// Whether the stream is up.
+    pub connected: bool,
+    /// Since when it is down, having been up.
+    pub unreachable_since: Option<Timestamp>,
+}
+
 #[derive(Default)]
 struct State {
     report: Option<JobStatus>,
     client: Option<ControlClient>,
+    unreachable_since: Option<Timestamp>,
 }
 
 impl Drop for Followed {
@@ -68,13 +81,15 @@ impl Streams {
         match (jobs.get(job), target) {
             (Some(followed), None) => {
                 followed.task.abort();
-                lock(&followed.state).client = None;
+                let mut state = lock(&followed.state);
+                state.client = None;
+                state.unreachable_since = None;
             }
             (Some(followed), Some(target)) if followed.target == target && !followed.task.is_finished() => {}
             (_, Some(target)) => {
                 let kept = jobs.remove(job).filter(|followed| followed.target.generation == target.generation);
                 let report = kept.and_then(|followed| lock(&followed.state).report.take());
-                let state = Arc::new(Mutex::new(State { report, client: None }));
+                let state = Arc::new(Mutex::new(State { report, ..State::default() }));
                 let task = tokio::spawn(follow(job.clone(), target.clone(), Arc::clone(&state), self.trigger.clone()));
                 jobs.insert(job.clone(), Followed { target, state, task });
             }
@@ -87,15 +102,28 @@ impl Streams {
         lock(&self.jobs).remove(job);
     }
 
-    /// The last report of a generation, and whether its stream is up.
+    /// What is known of a generation's stream.
     #[must_use]
-    pub fn report(&self, job: &JobId, generation: Generation) -> (Option<JobStatus>, bool) {
+    pub fn view(&self, job: &JobId, generation: Generation) -> StreamView {
         let jobs = lock(&self.jobs);
         let Some(followed) = jobs.get(job).filter(|followed| followed.target.generation == generation) else {
-            return (None, false);
+            return StreamView::default();
         };
         let state = lock(&followed.state);
-        (state.report.clone(), state.client.is_some())
+        StreamView {
+            report: state.report.clone(),
+            connected: state.client.is_some(),
+            unreachable_since: state.unreachable_since,
+        }
+    }
+
+    /// Whether most of at least three streams that were up are down (C1).
+    #[must_use]
+    pub fn mostly_unreachable(&self) -> bool {
+        let jobs = lock(&self.jobs);
+        let down = jobs.values().filter(|followed| lock(&followed.state).unreachable_since.is_some()).count();
+        let up = jobs.values().filter(|followed| lock(&followed.state).client.is_some()).count();
+        down + up >= 3 && down > up
     }
 
     /// How many streams are up.
@@ -135,7 +163,15 @@ async fn follow(job: JobId, target: Target, state: Arc<Mutex<State>>, trigger: T
             Ok(()) => backoff = FIRST_BACKOFF,
             Err(error) => tracing::debug!(%job, generation = %target.generation, "status stream: {error}"),
         }
-        if lock(&state).client.take().is_some() {
+        let was_up = {
+            let mut state = lock(&state);
+            let was_up = state.client.take().is_some();
+            if was_up {
+                state.unreachable_since = Some(now());
+            }
+            was_up
+        };
+        if was_up {
             notify(&job, &trigger);
         }
         tokio::time::sleep(backoff).await;
@@ -151,7 +187,11 @@ async fn follow_once(
 ) -> Result<(), ControlError> {
     let client = ControlClient::connect(&target.address).await?;
     let mut reports = client.watch(job, target.generation).await?;
-    lock(state).client = Some(client);
+    {
+        let mut state = lock(state);
+        state.client = Some(client);
+        state.unreachable_since = None;
+    }
     notify(job, trigger);
     while let Some(report) = reports.next().await {
         let report = report?;

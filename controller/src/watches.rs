@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Service};
 use kube::api::Api;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
@@ -77,6 +77,35 @@ where
         .reflect(writer)
         .filter_map(|event| futures::future::ready(log_errors::<K>(event).and_then(touched).and_then(|k| owner(&k))));
     (store, events)
+}
+
+/// Watches all ConfigMaps by name only: editing the one that a StreamJob's `program.sqlFrom` names is a change of its
+/// spec like any other (C3). Nothing of them is kept.
+pub(crate) fn watch_programs(
+    client: &Client,
+    namespace: Option<&str>,
+    jobs: Jobs,
+) -> impl Stream<Item = Request> + Send + 'static {
+    watch(api::<PartialObjectMeta<ConfigMap>>(client, namespace), watcher::Config::default())
+        .default_backoff()
+        .flat_map(move |event| {
+            let changed = match event {
+                Ok(event) => touched(event),
+                Err(error) => {
+                    tracing::warn!("watch of ConfigMaps failed, it is tried again: {error}");
+                    None
+                }
+            };
+            let users: Vec<_> = changed
+                .map(|changed| jobs.state_filter(|job| is_program_of(job, changed.namespace(), &changed.name_any())))
+                .unwrap_or_default();
+            futures::stream::iter(users.into_iter().map(|job| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*job)))))
+        })
+}
+
+fn is_program_of(job: &WatchedJob, namespace: Option<String>, name: &str) -> bool {
+    let from = job.0.as_ref().ok().and_then(|job| job.spec.program.sql_from.as_ref());
+    from.is_some_and(|from| from.config_map_key_ref.name == name) && job.namespace() == namespace
 }
 
 /// Leaves of a pod what [`crate::observe::pod_facts`] reads.

@@ -1,6 +1,6 @@
 //! A job with a generation under way: it runs, stops, or has lost its JobManager.
 
-use super::fate::{Fate, UNRESPONSIVE};
+use super::fate::{Fate, HOLD, UNREACHABLE, UNRESPONSIVE};
 use super::{Planner, View, reference};
 use crate::facts::{PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
@@ -171,6 +171,10 @@ impl Planner<'_> {
         self.delete_pods(|pod| pod.generation < generation);
         self.keep_task_managers();
         self.plan.view = self.running_view();
+        if let Some(since) = self.facts.unreachable_since {
+            let looks = [TimeSpan::from_secs(10), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|s| since.plus(s));
+            looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
+        }
         if self.plan.view.ready {
             let obsolete = self.facts.programs.iter().filter(|name| **name != self.facts.memory.program);
             self.plan.delete_programs = obsolete.cloned().collect();

@@ -8,6 +8,11 @@ use sluice_protocol::failure::{ExitKind, ExitRecord};
 /// A JobManager whose control loop has not answered for this long is lost; so is one on a node that is lost.
 pub(super) const UNRESPONSIVE: TimeSpan = TimeSpan::from_secs(30);
 
+/// A JobManager whose stream stays down for this long is lost, although its pod says that it is ready.
+pub(super) const UNREACHABLE: TimeSpan = TimeSpan::from_secs(120);
+/// How much longer the controller waits when it has lost most of its streams at once.
+pub(super) const HOLD: TimeSpan = TimeSpan::from_secs(60);
+
 /// What became of a JobManager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate<'a> {
@@ -48,7 +53,15 @@ impl<'a> Planner<'a> {
                 let message = format!("pod {} has not answered for {UNRESPONSIVE}, or its node is lost", pod.name);
                 Fate::Lost(rejection("JobManagerUnresponsive", message))
             }
+            _ if self.is_unreachable() => {
+                Fate::Lost(rejection("JobManagerUnreachable", format!("pod {} cannot be reached", pod.name)))
+            }
             _ => Fate::Alive(pod),
         }
+    }
+
+    fn is_unreachable(&self) -> bool {
+        let patience = if self.facts.mostly_unreachable { TimeSpan(UNREACHABLE.0 + HOLD.0) } else { UNREACHABLE };
+        self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= patience)
     }
 }

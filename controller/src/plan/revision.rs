@@ -69,6 +69,7 @@ impl Planner<'_> {
         let state = if restarting { StreamJobState::Restarting } else { StreamJobState::Starting };
         self.plan.view = View::progressing(state, reason, message);
         let words = match &self.directive().start {
+            StartFrom::Continue if self.plan.memory.ledger_entry == 0 => "starts".to_owned(),
             StartFrom::Continue => "continues from the latest retained checkpoint".to_owned(),
             StartFrom::ResumeLatest => "resumes from the latest checkpoint".to_owned(),
             StartFrom::Path { from, .. } => format!("restores {from}"),

@@ -43,6 +43,8 @@ pub(crate) fn facts() -> Facts {
         service_generation: None,
         report: None,
         connected: false,
+        unreachable_since: None,
+        mostly_unreachable: false,
     }
 }
 
@@ -227,6 +229,24 @@ fn a_pod_that_is_gone_deleted_or_silent_is_lost() {
         assert_eq!(plan.view.state, Some(StreamJobState::Restarting), "{reason}");
         assert_eq!(plan.view.reason, format!("JobManager{reason}"));
     }
+}
+
+#[test]
+fn a_lost_stream_is_told_of_and_becomes_a_lost_job_manager_only_after_a_while() {
+    let seconds = |n| NOW.plus(TimeSpan::from_secs(n));
+    let mut facts = Facts { unreachable_since: Some(NOW), connected: false, ..running() };
+    assert!(plan(&facts).view.ready);
+    facts.now = seconds(10);
+    let told = plan(&facts);
+    assert_eq!((told.view.ready, told.acts()), (false, false));
+    assert_eq!(told.view.degraded.expect("is told").reason, "JobManagerUnreachable");
+    assert_eq!(told.wake_at, Some(seconds(120)));
+    facts.now = seconds(120);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Restarting));
+    facts.mostly_unreachable = true;
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Running), "it is the controller that is cut off");
+    facts.now = seconds(180);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Restarting), "but it holds its hand for 60 s only");
 }
 
 #[test]

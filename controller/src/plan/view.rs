@@ -3,8 +3,11 @@
 use super::Planner;
 use crate::facts::Rejection;
 use sluice_crds::StreamJobState;
-use sluice_protocol::Timestamp;
 use sluice_protocol::status::{JobState, JobStatus};
+use sluice_protocol::{TimeSpan, Timestamp};
+
+/// A stream that is down for longer is told of; a JobManager that restarts is not that slow.
+const SILENT: TimeSpan = TimeSpan::from_secs(10);
 
 /// What is told of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -63,6 +66,11 @@ impl Planner<'_> {
         let rejected = self.facts.program.as_ref().err().cloned();
         if view.degraded.is_none() {
             view.degraded = problem().or(rejected);
+        }
+        if self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= SILENT) {
+            let message = "the JobManager's status stream is down; what is told is what it reported last".to_owned();
+            view.ready = false;
+            view.degraded = Some(Rejection { reason: "JobManagerUnreachable".to_owned(), message });
         }
         if let (false, Some(wrong)) = (view.ready, &view.degraded) {
             view.reason.clone_from(&wrong.reason);
