@@ -3,6 +3,9 @@
 //! One queue of events in the order of time, ties in the order of their making; every choice is the seed's. What
 //! arrives at a paused process waits for it; what arrives at a dead one is lost.
 
+mod faults;
+mod network;
+
 use crate::simulation::check::Check;
 use crate::simulation::controller::{Controller, job};
 use crate::simulation::job_manager::JobManager;
@@ -11,6 +14,7 @@ use crate::simulation::scenario::{Fault, Scenario};
 use crate::simulation::store::{ObjectStore, no_answer};
 use crate::simulation::task_manager::{Effect, TaskManager};
 use crate::simulation::{Coverage, Violation};
+use network::Session;
 use sluice_engine::channel::{ChannelId, NumberedFrame};
 use sluice_engine::operator::Clock;
 use sluice_protocol::failure::ExitRecord;
@@ -18,7 +22,7 @@ use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
-use sluice_protocol::{Run, TaskManagerId, Timestamp};
+use sluice_protocol::{Run, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,16 +75,6 @@ pub enum Event {
     JobManagerExited(usize, ExitRecord),
     /// The controller sees that a TaskManager is gone.
     TaskManagerGone(usize),
-}
-
-#[derive(Debug)]
-struct Session {
-    job_manager: usize,
-    task_manager: usize,
-    open: bool,
-    last_up: u64,
-    last_down: u64,
-    held_until: u64,
 }
 
 struct Scheduled {
@@ -379,24 +373,6 @@ impl World {
         self.effect(index, effects);
     }
 
-    /// Looks for the JobManager of its generation.
-    fn connect(&mut self, index: usize) {
-        let generation = self.task_managers[index].setup.generation.0;
-        let of_generation =
-            |at: &usize| self.job_managers[*at].alive && self.job_managers[*at].generation == generation;
-        let current = self.current().filter(of_generation);
-        let Some(job_manager) = current.or_else(|| (0..self.job_managers.len()).rev().find(of_generation)) else {
-            return;
-        };
-        let session = SessionId(self.order);
-        self.order += 1;
-        let (now, task_manager) = (self.now, index);
-        let one = Session { job_manager, task_manager, open: true, last_up: now, last_down: now, held_until: 0 };
-        self.sessions.insert(session, one);
-        let effects = self.task_managers[index].connected(session, now);
-        self.effect(index, effects);
-    }
-
     fn on_task_manager_message(&mut self, index: usize, session: SessionId, message: Option<ToTaskManager>) {
         if self.task_managers[index].session != Some(session) {
             return;
@@ -442,154 +418,6 @@ impl World {
                     }
                 }
                 Effect::Exit => self.kill(Process::TaskManager(index), false),
-            }
-        }
-    }
-
-    /// The way between two TaskManagers: first in, first out.
-    fn link(&mut self, from: usize, to: &TaskManagerId) -> Option<(usize, u64)> {
-        let to = self.task_managers.iter().position(|one| one.setup.name == *to)?;
-        let arrives = self.now + self.rng.u64(1..40);
-        let last = self.links.entry((from, to)).or_default();
-        *last = (*last).max(arrives);
-        Some((to, *last - self.now))
-    }
-
-    // --- Sessions ---------------------------------------------------------------------------------------------
-
-    fn send_down(&mut self, session: SessionId, message: Option<ToTaskManager>) {
-        let latency = self.rng.u64(1..30);
-        let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) else { return };
-        one.last_down = one.last_down.max(self.now + latency).max(one.held_until);
-        let (delay, index) = (one.last_down - self.now, one.task_manager);
-        self.schedule(delay, Event::ToTaskManager(index, session, message));
-    }
-
-    fn send_up(&mut self, session: SessionId, message: FromTaskManager) {
-        let latency = self.rng.u64(1..30);
-        let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) else { return };
-        one.last_up = one.last_up.max(self.now + latency).max(one.held_until);
-        let (delay, index) = (one.last_up - self.now, one.job_manager);
-        self.schedule(delay, Event::Master(index, MasterEvent::Message { session, message }));
-    }
-
-    /// Ends a session after what was sent; the other side sees it.
-    fn close(&mut self, session: SessionId, by_job_manager: bool) {
-        if by_job_manager {
-            self.send_down(session, None);
-        } else if let Some(one) = self.sessions.get_mut(&session).filter(|one| one.open) {
-            let (delay, index) = (one.last_up.max(self.now + 1) - self.now, one.job_manager);
-            self.schedule(delay, Event::Master(index, MasterEvent::SessionClosed { session }));
-        }
-        if let Some(one) = self.sessions.get_mut(&session) {
-            one.open = false;
-        }
-    }
-
-    // --- Faults -----------------------------------------------------------------------------------------------
-
-    fn befall(&mut self, fault: Fault) {
-        self.trace(|| format!("fault: {fault:?}"));
-        let current = self.current();
-        match fault {
-            Fault::KillJobManager => {
-                if let Some(index) = current {
-                    self.kill(Process::JobManager(index), false);
-                    self.suspect(index);
-                }
-            }
-            Fault::PauseJobManager { millis, suspected } => {
-                if let Some(index) = current {
-                    self.pause(Process::JobManager(index), millis);
-                    if suspected {
-                        self.suspect(index);
-                    }
-                }
-            }
-            Fault::SuspectJobManager => {
-                if let Some(index) = current {
-                    self.suspect(index);
-                }
-            }
-            Fault::KillTaskManager { silently } => {
-                if let Some(index) = self.any_task_manager() {
-                    self.kill(Process::TaskManager(index), silently);
-                }
-            }
-            Fault::PauseTaskManager { millis } => {
-                if let Some(index) = self.any_task_manager() {
-                    self.pause(Process::TaskManager(index), millis);
-                }
-            }
-            Fault::FailTask => {
-                if let Some(index) = self.any_task_manager() {
-                    let effects = self.task_managers[index].fail_a_task();
-                    self.effect(index, effects);
-                }
-            }
-            Fault::StallSession { millis } => {
-                let open: Vec<_> = self.sessions.iter().filter(|(_, one)| one.open).map(|(id, _)| *id).collect();
-                if let Some(session) = self.rng.choice(open) {
-                    let until = self.now + millis;
-                    self.sessions.entry(session).and_modify(|one| one.held_until = until);
-                }
-            }
-            Fault::StoreOutage { millis } => self.outage_until = self.now + millis,
-            Fault::StartTwin { back } => self.start_twin(back),
-        }
-    }
-
-    fn suspect(&mut self, index: usize) {
-        let delay = self.rng.u64(100..3000);
-        self.schedule(delay, Event::JobManagerLost(index));
-    }
-
-    fn any_task_manager(&mut self) -> Option<usize> {
-        let alive: Vec<_> = (0..self.task_managers.len()).filter(|index| self.task_managers[*index].alive).collect();
-        self.rng.choice(alive)
-    }
-
-    fn pause(&mut self, process: Process, millis: u64) {
-        if self.is_alive(process) && !self.is_paused(process) {
-            self.paused.insert(process, vec![]);
-            self.schedule(millis, Event::Resume(process));
-        }
-    }
-
-    /// It goes on where it stopped, with all that has arrived meanwhile.
-    fn resume_process(&mut self, process: Process) {
-        let Some(waiting) = self.paused.remove(&process) else { return };
-        self.trace(|| format!("{process:?} goes on with {} events", waiting.len()));
-        for event in waiting {
-            self.deliver(process, event);
-        }
-    }
-
-    fn kill(&mut self, process: Process, silently: bool) {
-        if !self.is_alive(process) {
-            return;
-        }
-        self.trace(|| format!("{process:?} ends"));
-        self.paused.remove(&process);
-        let mine = |one: &Session| match process {
-            Process::JobManager(index) => one.job_manager == index,
-            Process::TaskManager(index) => one.task_manager == index,
-        };
-        let sessions: Vec<_> =
-            self.sessions.iter().filter(|(_, one)| one.open && mine(one)).map(|(id, _)| *id).collect();
-        for session in sessions {
-            if silently {
-                self.sessions.entry(session).and_modify(|one| one.open = false);
-            } else {
-                self.close(session, matches!(process, Process::JobManager(_)));
-            }
-        }
-        match process {
-            Process::JobManager(index) => self.job_managers[index].alive = false,
-            Process::TaskManager(index) => {
-                self.task_managers[index].alive = false;
-                let delay = self.rng.u64(50..1000);
-                self.schedule(delay, Event::TaskManagerGone(index));
             }
         }
     }

@@ -1,0 +1,209 @@
+//! From a deployment to tasks: channels, restored state, the tasks themselves (N4).
+
+use super::{ActiveRun, Effect, Loading, Merged, Operation, Receiver, Sender, TaskManager, store};
+use crate::simulation::check::RESTORE_UNAVAILABLE;
+use sluice_engine::channel::{ChannelId, Frame, channel};
+use sluice_engine::operator::{Clock, RestoredKeyed};
+use sluice_engine::partition::EdgeOutput;
+use sluice_engine::task::{Task, TaskDescription, TaskOptions};
+use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::graph::Partitioning;
+use sluice_protocol::message::{Deployment, FromTaskManager};
+use sluice_protocol::state::{OperatorSnapshot, StateData, SubtaskState};
+use sluice_protocol::store::{StoreOperation, StoreReply};
+use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId, SubtaskIndex, TaskManagerId, TimeSpan, VertexId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl TaskManager {
+    pub(super) fn deploy(&mut self, deployment: Deployment) {
+        if self.active.is_some() || self.ending.is_some() {
+            let failure = Failure::restart("OldTasksRun", Fault::Internal, "N4: tasks of an older run have not ended");
+            let (run, subtask) = (deployment.run, deployment.tasks[0].subtask);
+            self.effects.push(Effect::Send(FromTaskManager::TaskFailed { run, subtask, failure }));
+            return;
+        }
+        let mut active = self.connect_tasks(deployment);
+        for task in active.deployment.tasks.clone() {
+            let loading = self.load(active.deployment.run, task.subtask, task.restore);
+            active.loading.insert(task.subtask, loading);
+        }
+        self.active = Some(active);
+    }
+
+    pub(super) fn connect_tasks(&self, deployment: Deployment) -> ActiveRun {
+        let mut active = ActiveRun {
+            loading: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            tasks: vec![],
+            senders: BTreeMap::new(),
+            receivers: BTreeMap::new(),
+            merged: vec![],
+            acknowledgements: BTreeMap::new(),
+            deployment,
+        };
+        let graph = &self.setup.program.graph;
+        let place = |active: &ActiveRun, vertex: VertexId, index: u32| {
+            let subtask = SubtaskId { vertex, index: SubtaskIndex(index) };
+            let placement = active.deployment.placement.iter().find(|placement| placement.subtask == subtask);
+            placement.map(|placement| (subtask, placement.task_manager.clone()))
+        };
+        for (number, edge) in graph.edges.iter().enumerate() {
+            let parallelism = graph.vertices[edge.from.0 as usize].parallelism;
+            for from in 0..parallelism {
+                for to in 0..graph.vertices[edge.to.0 as usize].parallelism {
+                    let id = ChannelId { edge: number as u32, from: SubtaskIndex(from), to: SubtaskIndex(to) };
+                    let (Some(producer), Some(consumer)) =
+                        (place(&active, edge.from, from), place(&active, edge.to, to))
+                    else {
+                        continue;
+                    };
+                    self.connect(&mut active, id, &edge.partitioning, producer, consumer);
+                }
+            }
+        }
+        if self.setup.unaligned {
+            merge_inputs(&mut active, self.setup.window);
+        }
+        active
+    }
+
+    pub(super) fn connect(
+        &self,
+        active: &mut ActiveRun,
+        id: ChannelId,
+        partitioning: &Partitioning,
+        (producer, producer_at): (SubtaskId, TaskManagerId),
+        (consumer, consumer_at): (SubtaskId, TaskManagerId),
+    ) {
+        let me = &self.setup.name;
+        if producer_at != *me && consumer_at != *me {
+            return;
+        }
+        let (output, input) = channel(id, self.setup.window);
+        if producer_at == *me {
+            let edges = active
+                .outputs
+                .entry(producer)
+                .or_insert_with(|| vec![EdgeOutput { partitioning: partitioning.clone(), channels: vec![] }]);
+            edges[0].channels.push(output);
+        } else {
+            active.receivers.insert(id, Receiver { from: producer_at.clone(), output });
+        }
+        if consumer_at == *me {
+            active.inputs.entry(consumer).or_default().push(input);
+        } else {
+            active.senders.insert(id, Sender { to: consumer_at, input, credit: self.setup.window as i64 });
+        }
+    }
+
+    pub(super) fn load(&mut self, run: Run, subtask: SubtaskId, restore: Option<SubtaskState>) -> Loading {
+        let restored = restore.is_some();
+        let parallelism = self.setup.program.graph.vertices[subtask.vertex.0 as usize].parallelism;
+        let source = self.setup.program.vertices[subtask.vertex.0 as usize].source.clone();
+        let mut loading = Loading { restored, state: BTreeMap::new(), missing: 0 };
+        for snapshot in restore.map(|state| state.operators).unwrap_or_default() {
+            let OperatorSnapshot { uid, keyed, splits, .. } = snapshot;
+            let state = loading.state.entry(uid.clone()).or_default();
+            let owned = splits.into_iter().filter(|split| {
+                source.as_ref().is_none_or(|(_, source)| source.owner(&split.split, parallelism) == subtask.index)
+            });
+            state.splits.extend(owned);
+            for handle in keyed {
+                match handle.data {
+                    StateData::Inline { bytes } => {
+                        state.keyed.push(RestoredKeyed { name: handle.name, bytes: bytes.into() });
+                    }
+                    StateData::File { path, .. } => {
+                        loading.missing += 1;
+                        let operation = StoreOperation::Get { key: path };
+                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), name: handle.name };
+                        store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
+                    }
+                }
+            }
+        }
+        loading
+    }
+
+    pub(super) fn start_loaded(&mut self) {
+        let Some(active) = &mut self.active else { return };
+        let loaded: Vec<_> =
+            active.loading.iter().filter(|(_, one)| one.missing == 0).map(|(subtask, _)| *subtask).collect();
+        for subtask in loaded {
+            let Some(loading) = active.loading.remove(&subtask) else { continue };
+            let program = &self.setup.program;
+            let description = TaskDescription {
+                subtask,
+                parallelism: program.graph.vertices[subtask.vertex.0 as usize].parallelism,
+                max_parallelism: program.graph.max_parallelism,
+                program: program.vertices[subtask.vertex.0 as usize].clone(),
+                inputs: active.inputs.remove(&subtask).unwrap_or_default(),
+                outputs: active.outputs.remove(&subtask).unwrap_or_default(),
+                restored: loading.restored,
+                state: loading.state,
+                options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20) },
+                clock: Clock::clone(&self.setup.clock),
+            };
+            active.tasks.push(Task::new(description, Arc::new(|| {})));
+        }
+    }
+
+    pub(super) fn on_restored(
+        &mut self,
+        run: Run,
+        subtask: SubtaskId,
+        uid: &OperatorUid,
+        name: String,
+        reply: StoreReply,
+        is_latest: bool,
+    ) -> Result<(), String> {
+        let Some(active) = self.active.as_mut().filter(|active| active.deployment.run == run) else { return Ok(()) };
+        let Some(loading) = active.loading.get_mut(&subtask) else { return Ok(()) };
+        let failure = match reply {
+            StoreReply::Object(bytes) => {
+                loading.missing -= 1;
+                loading.state.entry(uid.clone()).or_default().keyed.push(RestoredKeyed { name, bytes: bytes.into() });
+                return Ok(());
+            }
+            StoreReply::Absent if is_latest => return Err(format!("K6: a file that run {run} restores is missing")),
+            StoreReply::Absent => Failure::restart("StateGone", Fault::Internal, "a file to restore is missing"),
+            _ => Failure::external(RESTORE_UNAVAILABLE, "the store did not answer"),
+        };
+        self.effects.push(Effect::Send(FromTaskManager::TaskFailed { run, subtask, failure }));
+        Ok(())
+    }
+}
+
+fn merge_inputs(active: &mut ActiveRun, window: usize) {
+    let inputs = std::mem::take(&mut active.inputs);
+    for (subtask, inputs) in inputs {
+        let (output, input) = channel(inputs[0].id(), window * 4);
+        active.inputs.insert(subtask, vec![input]);
+        active.merged.push(Merged { inputs, output, cut: CheckpointId(0), ended: 0 });
+    }
+}
+
+impl Merged {
+    pub(super) fn pump(&mut self) {
+        for input in &self.inputs {
+            while let Some(numbered) = input.pop() {
+                match numbered.frame {
+                    Frame::Barrier(barrier) if barrier.checkpoint <= self.cut => {}
+                    Frame::Barrier(barrier) => {
+                        self.cut = barrier.checkpoint;
+                        self.output.push(Frame::Barrier(barrier));
+                    }
+                    Frame::EndOfInput => {
+                        self.ended += 1;
+                        if self.ended == self.inputs.len() {
+                            self.output.push(Frame::EndOfInput);
+                        }
+                    }
+                    Frame::Batch(batch) => self.output.push(Frame::Batch(batch)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! From a frozen state to an acknowledgement: files of state through the world's store (K2).
+
+use super::{Acknowledgement, Effect, Operation, TaskManager, store};
+use sluice_engine::operator::OperatorState;
+use sluice_engine::task::TaskSnapshot;
+use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::message::FromTaskManager;
+use sluice_protocol::paths::state_file;
+use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
+use sluice_protocol::store::{StoreOperation, StoreReply};
+use sluice_protocol::{CheckpointId, Run, SubtaskId};
+
+impl TaskManager {
+    pub(super) fn upload(&mut self, run: Run, snapshot: TaskSnapshot) {
+        let (checkpoint, subtask) = (snapshot.barrier.checkpoint, snapshot.subtask);
+        let states = match snapshot.write() {
+            Ok(states) => states,
+            Err(error) => {
+                let failure = error.to_failure();
+                return self.effects.push(Effect::Send(FromTaskManager::Decline { run, subtask, checkpoint, failure }));
+            }
+        };
+        let directory = self.active.as_ref().and_then(|active| active.deployment.state_directory.clone());
+        let mut missing = 0;
+        let mut operators = Vec::new();
+        for (uid, OperatorState { keyed, splits }) in states {
+            let mut handles = Vec::new();
+            for piece in keyed {
+                let size = piece.bytes.len();
+                let data = match &directory {
+                    Some(directory) if size > self.setup.inline_limit => {
+                        let name = state_file(run, checkpoint, subtask, missing, &format!("{:08x}", self.rng.u32(..)));
+                        let key = format!("{directory}/chk-{checkpoint}/{name}");
+                        let operation = StoreOperation::PutIfAbsent { key, bytes: piece.bytes };
+                        missing += 1;
+                        let purpose =
+                            Operation::Upload { run, checkpoint, subtask, operation: operation.clone(), tries: 1 };
+                        store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
+                        StateData::File { path: name, size: size as u64 }
+                    }
+                    _ => StateData::Inline { bytes: piece.bytes },
+                };
+                handles.push(KeyedStateHandle {
+                    name: piece.name,
+                    key_groups: piece.key_groups,
+                    rows: piece.rows,
+                    data,
+                });
+            }
+            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, splits });
+        }
+        let state = SubtaskState { operators };
+        if missing == 0 {
+            return self.acknowledge(run, checkpoint, subtask, state);
+        }
+        if let Some(active) = &mut self.active {
+            let waiting = Acknowledgement { state, missing: missing as usize };
+            active.acknowledgements.insert((checkpoint, subtask), waiting);
+        }
+    }
+
+    pub(super) fn acknowledge(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, state: SubtaskState) {
+        let metrics = Default::default();
+        self.effects.push(Effect::Send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics }));
+    }
+
+    /// A store operation has an answer. `is_latest` says whether its run's generation owns the ledger: only then
+    /// must its files be there.
+    pub fn on_store_reply(&mut self, id: u64, reply: StoreReply, is_latest: bool) -> Result<Vec<Effect>, String> {
+        match self.operations.remove(&id) {
+            Some(Operation::Restore { run, subtask, uid, name }) => {
+                self.on_restored(run, subtask, &uid, name, reply, is_latest)?;
+            }
+            Some(Operation::Upload { run, checkpoint, subtask, operation, tries }) => {
+                self.on_uploaded(run, checkpoint, subtask, operation, tries, reply);
+            }
+            None => {}
+        }
+        Ok(self.take_effects())
+    }
+
+    pub(super) fn on_uploaded(
+        &mut self,
+        run: Run,
+        checkpoint: CheckpointId,
+        subtask: SubtaskId,
+        operation: StoreOperation,
+        tries: u32,
+        reply: StoreReply,
+    ) {
+        let Some(active) = self.active.as_mut().filter(|active| active.deployment.run == run) else { return };
+        if matches!(reply, StoreReply::Put | StoreReply::Exists) {
+            let Some(waiting) = active.acknowledgements.get_mut(&(checkpoint, subtask)) else { return };
+            waiting.missing -= 1;
+            if waiting.missing == 0
+                && let Some(done) = active.acknowledgements.remove(&(checkpoint, subtask))
+            {
+                self.acknowledge(run, checkpoint, subtask, done.state);
+            }
+        } else if tries < 3 {
+            let purpose =
+                Operation::Upload { run, checkpoint, subtask, operation: operation.clone(), tries: tries + 1 };
+            store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
+        } else {
+            active.acknowledgements.remove(&(checkpoint, subtask));
+            let failure = Failure::restart("UploadFailed", Fault::External, "a file of state could not be stored");
+            self.effects.push(Effect::Send(FromTaskManager::Decline { run, subtask, checkpoint, failure }));
+        }
+    }
+}
