@@ -222,6 +222,12 @@ impl FailureCounts {
         self.older + self.generations.iter().map(GenerationFailures::total).sum::<u64>()
     }
 
+    /// Whether a JobManager was lost under this revision, as far as the last generations tell.
+    #[must_use]
+    pub fn has_lost_job_manager(&self) -> bool {
+        self.generations.iter().any(|counts| counts.job_manager_lost)
+    }
+
     /// Failures whose time lies within `interval` before `now`.
     #[must_use]
     pub fn within(&self, interval: TimeSpan, now: Timestamp) -> usize {

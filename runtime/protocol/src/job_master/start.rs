@@ -7,7 +7,7 @@ use super::journal::{EndKind, Intent};
 use super::operations::Purpose;
 use super::{JobMaster, Phase};
 use crate::failure::{ExitKind, Failure};
-use crate::ids::{Attempt, Generation};
+use crate::ids::Attempt;
 use crate::ledger::decide::{StartDecision, Starter, decide_start};
 use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference};
 use crate::ledger::read::{LedgerReader, ReadStep, entries_after, last_entry};
@@ -53,7 +53,7 @@ impl JobMaster {
         let keeps_state = self.config.options.checkpointing.is_some();
         match self.config.directive.start.clone() {
             StartFrom::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
-            StartFrom::Continue if keeps_state && self.config.generation > Generation(1) => {
+            StartFrom::Continue if keeps_state && self.config.failures.has_lost_job_manager() => {
                 let message = "the JobManager that held the checkpoints in its memory was lost \
                     (checkpointing.storage is JobManager); give checkpointing.storage a URI, or start empty with a new nonce";
                 self.exit(ExitKind::StateLost, "StateLost", message, None);

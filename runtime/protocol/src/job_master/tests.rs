@@ -421,6 +421,8 @@ fn memory_storage_survives_a_failed_task_but_not_its_job_manager() {
     assert_eq!(bench.state(), JobState::Running);
     assert_eq!(bench.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
     config.generation = Generation(2);
+    assert!(Bench::new(config.clone()).exit.is_none(), "a new revision of the spec starts empty");
+    config.failures.record(CountedFailure::JobManager(Generation(1)), Timestamp(1));
     assert_eq!(Bench::new(config).exit.unwrap().kind, ExitKind::StateLost);
 }
 

@@ -379,3 +379,15 @@ fn trimming_keeps_the_last_hundred_and_first_entries() {
     let raised = trim::raise_bound(fold, 101);
     assert_eq!((raised.trimmed_below, raised.first_entries), (101, vec![150]));
 }
+
+/// What version 1 looks like for ever: read, and written back as it was.
+#[test]
+fn the_golden_entry_of_version_1() {
+    let golden = include_str!("../../golden/ledger-entry-v1.json");
+    let entry = Entry::from_bytes(golden.as_bytes(), "golden").unwrap();
+    let fold = entry.folded();
+    assert_eq!(fold.retained.iter().map(|one| one.key.id.0).collect::<Vec<_>>(), [50]);
+    assert_eq!((fold.restore_point, fold.failures.total()), (RestorePoint::Latest, 1));
+    let written: serde_json::Value = serde_json::from_slice(&entry.to_bytes().unwrap()).unwrap();
+    assert_eq!(written, serde_json::from_str::<serde_json::Value>(golden).unwrap());
+}

@@ -124,3 +124,13 @@ proptest! {
         prop_assert_eq!(holding, vec![writer]);
     }
 }
+
+/// What version 1 looks like for ever: read, and written back as it was.
+#[test]
+fn the_golden_metadata_of_version_1() {
+    let golden = include_str!("../../golden/metadata-v1.json");
+    let metadata = Metadata::from_bytes(golden.as_bytes(), "golden").unwrap();
+    assert_eq!((metadata.checkpoint, metadata.state_bytes()), (CheckpointId(50), 4 + 812_345));
+    assert_eq!(metadata.operators[0].splits[0].state["position"], 1000);
+    assert_eq!(String::from_utf8(metadata.to_bytes().unwrap()).unwrap(), golden.trim_end());
+}

@@ -137,3 +137,36 @@ fn many_generations_are_summed_without_losing_one() {
     partial.merge(&all);
     assert_eq!(partial.total(), 201);
 }
+
+fn failures() -> impl proptest::strategy::Strategy<Value = Vec<(u64, Option<u32>, u64)>> {
+    proptest::collection::vec((1_u64..8, proptest::option::of(1_u32..5), 0_u64..1000), 0..30)
+}
+
+fn counted(failures: &[(u64, Option<u32>, u64)]) -> FailureCounts {
+    let mut counts = FailureCounts::new(1);
+    for (generation, number, time) in failures {
+        let failure = match number {
+            Some(number) => attempt(*generation, *number),
+            None => CountedFailure::JobManager(Generation(*generation)),
+        };
+        counts.record(failure, at(*time));
+    }
+    counts
+}
+
+proptest::proptest! {
+    /// However counts come together, the outcome is the same, never less than either, and merging again changes
+    /// nothing.
+    #[test]
+    fn merging_is_a_maximum(a in failures(), b in failures()) {
+        let (a, b) = (counted(&a), counted(&b));
+        let (mut one, mut other) = (a.clone(), b.clone());
+        one.merge(&b);
+        other.merge(&a);
+        proptest::prop_assert_eq!(&one, &other);
+        proptest::prop_assert!(one.total() >= a.total().max(b.total()) && one.total() <= a.total() + b.total());
+        let merged = one.clone();
+        one.merge(&a);
+        proptest::prop_assert_eq!(one, merged);
+    }
+}
