@@ -1,6 +1,7 @@
 //! The protocol under many seeds, and proof that the seeds find what is broken on purpose.
 //!
-//! `SLUICE_SIM_SEED=n` replays one seed with a trace; `SLUICE_SIM_SEEDS=n` sets how many are run.
+//! `SLUICE_SIM_SEED=n` replays one seed with a trace; `SLUICE_SIM_SEEDS=n` sets how many are run, `SLUICE_SIM_FIRST=n`
+//! where they begin.
 
 use sluice_tests::simulation::scenario::Bug;
 use sluice_tests::simulation::{Coverage, run};
@@ -26,7 +27,8 @@ fn seeds() {
     let seeds = number("SLUICE_SIM_SEEDS").unwrap_or(SEEDS);
     let started = Instant::now();
     let mut coverage = Coverage::default();
-    for seed in 0..seeds {
+    let first = number("SLUICE_SIM_FIRST").unwrap_or(0);
+    for seed in first..first + seeds {
         coverage.add(&run(seed, None, false).unwrap_or_else(|violation| panic!("{violation}")));
     }
     let seconds = started.elapsed().as_secs();

@@ -13,7 +13,7 @@ use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::state::StateData;
-use sluice_protocol::{CheckpointId, Generation, ProcessId};
+use sluice_protocol::{CheckpointId, Generation, ProcessId, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
@@ -66,6 +66,12 @@ impl Check {
     #[must_use]
     pub fn fold(&self) -> Fold {
         self.last.as_ref().map(Entry::folded).unwrap_or_default()
+    }
+
+    /// The run that wrote the last entry: files of older runs may be gone.
+    #[must_use]
+    pub fn latest_run(&self) -> Run {
+        self.last.as_ref().map(|last| Run { generation: last.generation, attempt: last.attempt }).unwrap_or_default()
     }
 
     /// Number of the last entry that stands.

@@ -386,8 +386,8 @@ impl World {
     }
 
     fn on_task_manager_answer(&mut self, index: usize, id: u64, reply: StoreReply) {
-        let is_latest = self.task_managers[index].setup.generation >= self.check.fold().generation;
-        match self.task_managers[index].on_store_reply(id, reply, is_latest) {
+        let latest = self.check.latest_run();
+        match self.task_managers[index].on_store_reply(id, reply, latest) {
             Ok(effects) => self.effect(index, effects),
             Err(what) => self.violate(what),
         }

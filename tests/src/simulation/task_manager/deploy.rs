@@ -157,7 +157,7 @@ impl TaskManager {
         uid: &OperatorUid,
         name: String,
         reply: StoreReply,
-        is_latest: bool,
+        latest: Run,
     ) -> Result<(), String> {
         let Some(active) = self.active.as_mut().filter(|active| active.deployment.run == run) else { return Ok(()) };
         let Some(loading) = active.loading.get_mut(&subtask) else { return Ok(()) };
@@ -167,7 +167,9 @@ impl TaskManager {
                 loading.state.entry(uid.clone()).or_default().keyed.push(RestoredKeyed { name, bytes: bytes.into() });
                 return Ok(());
             }
-            StoreReply::Absent if is_latest => return Err(format!("K6: a file that run {run} restores is missing")),
+            StoreReply::Absent if run >= latest => {
+                return Err(format!("K6: a file that run {run} restores is missing"));
+            }
             StoreReply::Absent => Failure::restart("StateGone", Fault::Internal, "a file to restore is missing"),
             _ => Failure::external(RESTORE_UNAVAILABLE, "the store did not answer"),
         };

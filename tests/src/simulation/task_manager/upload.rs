@@ -64,12 +64,12 @@ impl TaskManager {
         self.effects.push(Effect::Send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics }));
     }
 
-    /// A store operation has an answer. `is_latest` says whether its run's generation owns the ledger: only then
-    /// must its files be there.
-    pub fn on_store_reply(&mut self, id: u64, reply: StoreReply, is_latest: bool) -> Result<Vec<Effect>, String> {
+    /// A store operation has an answer. `latest` is the run that wrote the last entry of the ledger: only that
+    /// run's files must be there.
+    pub fn on_store_reply(&mut self, id: u64, reply: StoreReply, latest: Run) -> Result<Vec<Effect>, String> {
         match self.operations.remove(&id) {
             Some(Operation::Restore { run, subtask, uid, name }) => {
-                self.on_restored(run, subtask, &uid, name, reply, is_latest)?;
+                self.on_restored(run, subtask, &uid, name, reply, latest)?;
             }
             Some(Operation::Upload { run, checkpoint, subtask, operation, tries }) => {
                 self.on_uploaded(run, checkpoint, subtask, operation, tries, reply);
