@@ -41,7 +41,7 @@ pub(super) fn job_manager(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan)
         args: Some(args),
         env: Some(vec![variable(DIRECTIVE, &plan.directive), variable(FAILURES, &plan.failures)]),
         ports: Some(vec![port("rpc", names::RPC_PORT), port("rest", names::REST_PORT)]),
-        resources: Some(resources(spec.job_manager.resources.as_ref(), "100m", "128Mi")),
+        resources: Some(resources(spec.job_manager.resources.as_ref(), "20m", "64Mi")),
         ..common(spec, plan)
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn task_manager(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan
         args: Some(args),
         env: Some(vec![pod_ip()]),
         ports: Some(vec![port("data", names::DATA_PORT), port("rest", names::REST_PORT)]),
-        resources: Some(resources(spec.task_manager.resources.as_ref(), "100m", "256Mi")),
+        resources: Some(resources(spec.task_manager.resources.as_ref(), "50m", "128Mi")),
         ..common(spec, plan)
     }
 }
