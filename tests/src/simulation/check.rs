@@ -148,6 +148,14 @@ impl Check {
         if is_first != matches!(entry.kind, EntryKind::Started { .. }) {
             return Err(format!("L3: entry {number} of generation {generation} is {}", name(&entry.kind)));
         }
+        let attempt = match entry.kind {
+            EntryKind::Started { .. } => 0,
+            EntryKind::Restarted { .. } => last.attempt.0.max(1) + 1,
+            _ => last.attempt.0.max(1),
+        };
+        if entry.attempt.0 != attempt {
+            return Err(format!("F1: entry {number} is of attempt {}, no `Restarted` tells of it", entry.attempt));
+        }
         let (expected, found) = (comparable(last.folded()), comparable(entry.fold.clone()));
         if expected != found {
             return Err(format!("L1: the fold of entry {number} is {found:?}, all before it amounts to {expected:?}"));

@@ -6,7 +6,7 @@
 use super::operations::{Purpose, Running};
 use super::{JobMaster, Phase};
 use crate::failure::Failure;
-use crate::ids::CheckpointId;
+use crate::ids::{Attempt, CheckpointId};
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{self, CheckpointKey, Entry, EntryHeader, EntryKind, SnapshotReference};
 use crate::ledger::{Fold, RestorePoint, RetainedCheckpoint, StartCause, trim};
@@ -48,6 +48,8 @@ pub(super) struct Journal {
     pub(super) last: u64,
     /// What all entries up to the last amount to.
     pub(super) fold: Fold,
+    /// The attempt that the last entry tells of; what is appended before the next `Restarted` belongs to it.
+    attempt: Attempt,
     /// Whether `Started` stands and nothing followed it.
     pub(super) confirmed: bool,
     next_head: Timestamp,
@@ -63,6 +65,7 @@ impl Journal {
             queue: VecDeque::new(),
             last: 0,
             fold: Fold::default(),
+            attempt: Attempt(0),
             confirmed: false,
             next_head: Timestamp::default(),
         }
@@ -179,6 +182,7 @@ impl JobMaster {
 
     fn build_entry(&mut self, kind: EntryKind) -> Entry {
         let number = self.journal.last + 1;
+        let attempt = if matches!(kind, EntryKind::Restarted { .. }) { self.attempt } else { self.journal.attempt };
         let mut fold = self.journal.fold.clone();
         fold.failures = self.failures.clone();
         if let Some(bound) = trim::bound_at(number).filter(|bound| *bound > fold.trimmed_below) {
@@ -190,7 +194,7 @@ impl JobMaster {
             append_id: new_append_id(&mut *self.random),
             process: self.config.process.clone(),
             generation: self.config.generation,
-            attempt: self.attempt,
+            attempt,
             revision: self.config.revision,
             directive: self.config.directive.id.clone(),
             time: self.now,
@@ -262,6 +266,7 @@ impl JobMaster {
         self.journal.last = entry.number;
         self.journal.fold = entry.folded();
         self.journal.next_head = self.now.plus(HEAD_INTERVAL);
+        self.journal.attempt = entry.attempt.max(Attempt(1));
         match entry.kind {
             EntryKind::Started { .. } => self.on_started(),
             EntryKind::Restarted { .. } => self.on_restart_recorded(),
