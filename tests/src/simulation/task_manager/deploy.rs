@@ -89,7 +89,7 @@ impl TaskManager {
                 .or_insert_with(|| vec![EdgeOutput { partitioning: partitioning.clone(), channels: vec![] }]);
             edges[0].channels.push(output);
         } else {
-            active.receivers.insert(id, Receiver { from: producer_at.clone(), output });
+            active.receivers.insert(id, Receiver { from: producer_at, output });
         }
         if consumer_at == *me {
             active.inputs.entry(consumer).or_default().push(input);
