@@ -100,8 +100,10 @@ impl Job {
         for entry in std::fs::read_dir("/proc").ok()?.flatten() {
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
             let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
-            let arguments: Vec<&str> = line.split(|byte| *byte == 0).filter_map(|part| std::str::from_utf8(part).ok()).collect();
-            let follows = |flag: &str, value: &str| arguments.windows(2).any(|pair| pair[0] == flag && pair[1] == value);
+            let arguments: Vec<&str> =
+                line.split(|byte| *byte == 0).filter_map(|part| std::str::from_utf8(part).ok()).collect();
+            let follows =
+                |flag: &str, value: &str| arguments.windows(2).any(|pair| pair[0] == flag && pair[1] == value);
             let role_fits = if is_task_manager {
                 follows("--id", pod)
             } else {

@@ -21,7 +21,13 @@ fn cases(cluster: &Cluster) -> Vec<Case> {
         "CREATE TABLE s (k BIGINT) WITH ('connector'='kafka', 'topic'='no-such-topic', 'properties.bootstrap.servers'='{}', 'format'='json', 'scan.startup.mode'='earliest-offset'); CREATE TABLE t (k BIGINT) WITH ('connector'='blackhole'); INSERT INTO t SELECT k FROM s;",
         cluster.kafka_pods
     );
-    let case = |name, sql: &str, storage: &str, secret, words| Case { name, sql: sql.to_owned(), storage: storage.to_owned(), secret, words };
+    let case = |name, sql: &str, storage: &str, secret, words| Case {
+        name,
+        sql: sql.to_owned(),
+        storage: storage.to_owned(),
+        secret,
+        words,
+    };
     vec![
         case("bad-sql", "SELEC 1;", &storage, "s3", &["SELEC", "line 1"]),
         case("missing-topic", &kafka, &storage, "s3", &["no-such-topic"]),
@@ -34,8 +40,17 @@ fn cases(cluster: &Cluster) -> Vec<Case> {
 fn conditions_name_the_place_and_no_restart_is_spent() {
     let Some(cluster) = Cluster::from_environment() else { return };
     let namespace = cluster.namespace("bad-input").expect("a namespace");
-    sluice_e2e::kubectl(&["-n", &namespace.name, "create", "secret", "generic", "wrong",
-        "--from-literal=AWS_ACCESS_KEY_ID=nobody", "--from-literal=AWS_SECRET_ACCESS_KEY=nothing"]).expect("a secret");
+    sluice_e2e::kubectl(&[
+        "-n",
+        &namespace.name,
+        "create",
+        "secret",
+        "generic",
+        "wrong",
+        "--from-literal=AWS_ACCESS_KEY_ID=nobody",
+        "--from-literal=AWS_SECRET_ACCESS_KEY=nothing",
+    ])
+    .expect("a secret");
     let cases = cases(&cluster);
     for case in &cases {
         let Case { name, sql, storage, secret, .. } = case;
@@ -47,9 +62,10 @@ fn conditions_name_the_place_and_no_restart_is_spent() {
     for case in &cases {
         let job = Job { namespace: namespace.name.clone(), name: case.name.to_owned() };
         let status = job.wait_status(case.name, Duration::from_secs(90), |status| {
-            ["Degraded", "Ready", "Progressing"].iter().filter_map(|kind| condition(status, kind)).any(|(_, _, message)| {
-                case.words.iter().all(|word| message.contains(word))
-            })
+            ["Degraded", "Ready", "Progressing"]
+                .iter()
+                .filter_map(|kind| condition(status, kind))
+                .any(|(_, _, message)| case.words.iter().all(|word| message.contains(word)))
         });
         assert_eq!(status["restarts"].as_u64().unwrap_or(0), 0, "{}: {status:#}", case.name);
     }
@@ -59,7 +75,9 @@ fn conditions_name_the_place_and_no_restart_is_spent() {
 fn typo_in_a_field_is_refused_by_the_api_server() {
     let Some(cluster) = Cluster::from_environment() else { return };
     let namespace = cluster.namespace("typo").expect("a namespace");
-    let manifest = format!("apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: typo}}\nspec:\n  paralelism: 2\n  program:\n    sql: \"{DATAGEN}\"\n");
+    let manifest = format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: typo}}\nspec:\n  paralelism: 2\n  program:\n    sql: \"{DATAGEN}\"\n"
+    );
     let error = apply(&namespace.name, &manifest).expect_err("accepted a typo").to_string();
     assert!(error.contains("paralelism"), "{error}");
 }

@@ -55,8 +55,13 @@ impl Services {
             })
         })();
         if services.is_none() {
-            assert!(read("CI").is_none_or(|ci| ci != "true"), "CI=true, but SLUICE_TEST_KAFKA and SLUICE_TEST_S3* are not set");
-            println!("skipped: no broker and S3 server named (SLUICE_TEST_KAFKA, SLUICE_TEST_S3*); `cargo verify` starts them");
+            assert!(
+                read("CI").is_none_or(|ci| ci != "true"),
+                "CI=true, but SLUICE_TEST_KAFKA and SLUICE_TEST_S3* are not set"
+            );
+            println!(
+                "skipped: no broker and S3 server named (SLUICE_TEST_KAFKA, SLUICE_TEST_S3*); `cargo verify` starts them"
+            );
         }
         services
     }

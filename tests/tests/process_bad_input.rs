@@ -99,8 +99,11 @@ fn checkpoint_of_a_newer_format_is_refused_by_version() {
     let checkpoint = directory.join("default/bad-1/1/chk-5");
     std::fs::create_dir_all(&checkpoint).expect("a directory");
     std::fs::write(checkpoint.join("_metadata"), r#"{"version": 99}"#).expect("a file");
-    let restore = format!("  restore: {{from: \"file://{}\"}}\n  checkpointing: {{interval: 1s, storage: \"file://{}\"}}\n",
-        checkpoint.display(), directory.join("own").display());
+    let restore = format!(
+        "  restore: {{from: \"file://{}\"}}\n  checkpointing: {{interval: 1s, storage: \"file://{}\"}}\n",
+        checkpoint.display(),
+        directory.join("own").display()
+    );
     refused(&manifest(GOOD, &restore), &["99", "_metadata"]);
     let _ = std::fs::remove_dir_all(&directory);
 }

@@ -122,9 +122,8 @@ async fn killed_task_manager_and_job_manager_and_both_change_no_count() {
     assert_eq!(after.generation.0, 2);
 
     // Both, with a checkpoint under way.
-    let pending = job.wait_status("a pending checkpoint", Duration::from_secs(30), |status| {
-        !status.pending_checkpoints.is_empty()
-    });
+    let pending = job
+        .wait_status("a pending checkpoint", Duration::from_secs(30), |status| !status.pending_checkpoints.is_empty());
     job.kill_job_manager();
     job.start_generation(2);
     let after = job.wait_checkpoint(0);

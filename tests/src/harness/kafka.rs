@@ -72,7 +72,9 @@ impl Producer {
         loop {
             match self.producer.send(record) {
                 Ok(()) => return Ok(()),
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) if Instant::now() < deadline => {
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back))
+                    if Instant::now() < deadline =>
+                {
                     record = back;
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -112,7 +114,12 @@ pub fn read_all(bootstrap: &str, topic: &str) -> anyhow::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn read_partition(consumer: &BaseConsumer, topic: &str, partition: i32, records: &mut Vec<Record>) -> anyhow::Result<()> {
+fn read_partition(
+    consumer: &BaseConsumer,
+    topic: &str,
+    partition: i32,
+    records: &mut Vec<Record>,
+) -> anyhow::Result<()> {
     let (low, high) = consumer.fetch_watermarks(topic, partition, TIMEOUT)?;
     if low >= high {
         return Ok(());
@@ -128,7 +135,8 @@ fn read_partition(consumer: &BaseConsumer, topic: &str, partition: i32, records:
         let Some(message) = consumer.poll(Duration::from_millis(200)) else { continue };
         let message = message?;
         if message.offset() < high {
-            records.push(Record { key: message.key().map(<[u8]>::to_vec), value: message.payload().map(<[u8]>::to_vec) });
+            records
+                .push(Record { key: message.key().map(<[u8]>::to_vec), value: message.payload().map(<[u8]>::to_vec) });
         }
         if message.offset() + 1 >= high {
             return Ok(());

@@ -11,7 +11,11 @@ pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let field = |name: &str| {
-        cpu.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("?").to_owned()
+        cpu.lines()
+            .find(|line| line.starts_with(name))
+            .and_then(|line| line.split(": ").nth(1))
+            .unwrap_or("?")
+            .to_owned()
     };
     let memory = read("/proc/meminfo");
     let kilobytes: u64 = memory.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
