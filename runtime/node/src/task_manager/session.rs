@@ -6,10 +6,11 @@ use crate::job_manager::driver::{DriverHandle, SessionEnd};
 use futures::StreamExt as _;
 use sluice_protocol::job_master::Event;
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
-use sluice_rpc::gateway::{self, ConversionError, FromTaskManagerEnvelope};
+use sluice_rpc::gateway::{self, ConversionError, FromTaskManagerEnvelope, ToTaskManagerEnvelope};
 use std::error::Error as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
 use tracing::{error, info, warn};
 
 /// Messages that may wait for the worker.
@@ -36,37 +37,39 @@ pub(crate) async fn connect(address: &str) -> Result<Session, String> {
             .inspect_err(|problem| error!("a message cannot be sent: {problem}"));
         futures::future::ready(envelope.ok())
     });
-    let mut stream = client.session(envelopes).await.map_err(|status| status.to_string())?.into_inner();
+    let stream = client.session(envelopes).await.map_err(|status| status.to_string())?.into_inner();
     let (sender, incoming) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
-        loop {
-            let envelope = tokio::select! {
-                // The worker has dropped the session.
-                () = sender.closed() => return,
-                received = stream.message() => match received {
-                    Ok(Some(envelope)) => envelope,
-                    Ok(None) => return,
-                    Err(status) => {
-                        info!("the session broke: {}", status.message());
-                        return;
-                    }
-                },
-            };
-            match ToTaskManager::try_from(envelope) {
-                Ok(message) => {
-                    if sender.send(message).await.is_err() {
-                        return;
-                    }
+    tokio::spawn(take_messages(stream, sender));
+    Ok(Session { outgoing, incoming })
+}
+
+async fn take_messages(mut stream: Streaming<ToTaskManagerEnvelope>, sender: mpsc::Sender<ToTaskManager>) {
+    loop {
+        let envelope = tokio::select! {
+            // The worker has dropped the session.
+            () = sender.closed() => return,
+            received = stream.message() => match received {
+                Ok(Some(envelope)) => envelope,
+                Ok(None) => return,
+                Err(status) => {
+                    info!("the session broke: {}", status.message());
+                    return;
                 }
-                Err(problem @ ConversionError::UnknownKind(_)) => warn!("{problem}"),
-                Err(problem) => {
-                    warn!("the session is closed: {problem}");
+            },
+        };
+        match ToTaskManager::try_from(envelope) {
+            Ok(message) => {
+                if sender.send(message).await.is_err() {
                     return;
                 }
             }
+            Err(problem @ ConversionError::UnknownKind(_)) => warn!("{problem}"),
+            Err(problem) => {
+                warn!("the session is closed: {problem}");
+                return;
+            }
         }
-    });
-    Ok(Session { outgoing, incoming })
+    }
 }
 
 /// A session within the process of the JobManager; `None` when that has ended.
