@@ -159,7 +159,7 @@ fn frame(line: &str, counts: &Counts) -> String {
 /// Draws over the `above` lines drawn before, and gives the number of lines drawn.
 fn redraw(text: &str, above: usize) -> usize {
     let back = if above > 0 { format!("\x1b[{above}A") } else { String::new() };
-    let cleared: String = text.lines().map(|line| format!("\x1b[2K{line}\n")).collect();
+    let cleared: String = text.lines().map(|line| format!("\x1b[2K{}\n", output::fitted(line))).collect();
     let mut out = std::io::stderr().lock();
     // A terminal that went away is no reason to end the job.
     let _ = out.write_all(format!("{back}{cleared}\x1b[J").as_bytes()).and_then(|()| out.flush());

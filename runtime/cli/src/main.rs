@@ -6,7 +6,7 @@
 //! [`ExitKind`](sluice_protocol::failure::ExitKind::code).
 //!
 //! The map: [`arguments`] is the whole command line; [`run`], [`demo`], [`processes`], [`plan`] and [`checkpoint`] are
-//! its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write; [`error`] is what went wrong.
+//! its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens; [`error`] is what went wrong.
 
 mod arguments;
 mod checkpoint;
@@ -18,6 +18,7 @@ mod plan;
 mod processes;
 mod progress;
 mod run;
+mod signals;
 
 use std::process::ExitCode;
 

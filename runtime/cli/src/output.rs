@@ -15,6 +15,12 @@ pub(crate) fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// As much of a line as the terminal on standard error shows in one: a line that wraps cannot be drawn over.
+pub(crate) fn fitted(line: &str) -> String {
+    let width = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0));
+    line.chars().take(width.unwrap_or(usize::MAX).saturating_sub(1)).collect()
+}
+
 /// `17 B`, `1.2 KiB`, `3.4 GiB`.
 pub(crate) fn bytes(count: u64) -> String {
     if count < 1024 {

@@ -2,13 +2,18 @@
 //! gives them. All they do is in sluice-node.
 
 use crate::error::CommandError;
+use crate::signals::Signals;
 use clap::Args;
 use sluice_node::{JobManagerArgs, TaskManagerArgs};
+use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Directive, StartFrom};
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::{Generation, JobId, TaskManagerId};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+
+/// What a shell reports of a process that SIGTERM ended.
+const TERMINATED: u8 = 143;
 
 /// Which job a process belongs to.
 #[derive(Debug, Args)]
@@ -116,9 +121,19 @@ fn rest_bind(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
 }
 
+/// Runs a process until it ends by itself, or is told to end: then it is gone at once, as if it was killed, and the job
+/// goes on without it.
+async fn until_told(process: impl Future<Output = ExitRecord>) -> Result<u8, CommandError> {
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        record = process => Ok(record.kind.code()),
+        () = signals.next() => Ok(TERMINATED),
+    }
+}
+
 /// Runs until the job ends or another generation takes over.
 pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8, CommandError> {
-    let record = sluice_node::run_job_manager(JobManagerArgs {
+    let process = sluice_node::run_job_manager(JobManagerArgs {
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
         manifest: arguments.job.manifest,
@@ -128,14 +143,13 @@ pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8
         rpc_bind: arguments.rpc_bind,
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
-    })
-    .await;
-    Ok(record.kind.code())
+    });
+    until_told(process).await
 }
 
 /// Runs until the JobManager says that the job has ended, or is gone for good.
 pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<u8, CommandError> {
-    let record = sluice_node::run_task_manager(TaskManagerArgs {
+    let process = sluice_node::run_task_manager(TaskManagerArgs {
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
         manifest: arguments.job.manifest,
@@ -146,7 +160,6 @@ pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<
         data_advertise: arguments.data_advertise,
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
-    })
-    .await;
-    Ok(record.kind.code())
+    });
+    until_told(process).await
 }

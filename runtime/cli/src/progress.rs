@@ -32,7 +32,7 @@ impl Progress {
         let gauge = Arc::clone(&self.gauge);
         Box::new(move |status, tasks| {
             if let Some(gauge) = gauge.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-                show(&format!("{CLEAR_LINE}{}", gauge.line(status, tasks)));
+                show(&format!("{CLEAR_LINE}{}", output::fitted(&gauge.line(status, tasks))));
             }
         })
     }

@@ -8,6 +8,7 @@ use crate::error::CommandError;
 use crate::output;
 use crate::plan::job_of;
 use crate::progress::Progress;
+use crate::signals::Signals;
 use clap::Args;
 use sluice_crds::StreamJob;
 use sluice_node::metrics::TaskMetrics;
@@ -187,28 +188,6 @@ pub(crate) async fn drive(run: LocalRun, switches: &Switches) -> Result<End, Com
     // What the job still wants to say is not waited for: the person has asked twice.
     let _ = tokio::time::timeout(Duration::from_millis(100), &mut ended).await;
     Ok(End::Abandoned)
-}
-
-struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, CommandError> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let failed = |source| CommandError::Io { what: "listening for signals".to_owned(), source };
-        let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        Ok(Self { interrupt, terminate })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 /// Says how it ended; `resume` is the command that goes on.

@@ -182,7 +182,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("run job.yaml --resume --rest-port 0", 2, "--resume: there is nothing to resume"),
         ("checkpoint inspect ./nothing", 2, "there is no checkpoint below file:///"),
         ("checkpoint list gs://bucket", 2, "'gs://bucket' is no address of storage"),
-        ("checkpoint list", 2, "--manifest"),
+        ("checkpoint list", 2, "name a place or a --manifest"),
         ("run job.yaml -n", 2, "--from-snapshot"),
         ("run job.yaml --paralelism 2", 2, "--parallelism"),
         ("jobmanager --namespace a --name b --uid c --generation one", 2, "--generation"),
@@ -210,4 +210,19 @@ fn manifests_are_validated_and_planned_without_running() {
     assert_eq!(both.code, Some(2), "{both:?}");
     assert!(both.err.contains("paralelism") && both.err.contains("did you mean parallelism?"), "{both:?}");
     assert!(both.out.contains("job.yaml: ok"), "the second is checked too: {both:?}");
+}
+
+#[test]
+fn a_process_in_a_pod_ends_when_it_is_told() {
+    let directory = Directory::new("told");
+    directory.write_job(10, 10);
+    let who = "--manifest job.yaml --namespace a --name b --uid c --generation 1 --rest-port 0";
+    let job_manager = format!("jobmanager {who} --rpc-bind 127.0.0.1:0");
+    let task_manager = format!("taskmanager {who} --id tm --job-manager 127.0.0.1:1 --data-bind 127.0.0.1:0");
+    for line in [job_manager, task_manager] {
+        let mut child = directory.command(&line).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1_000));
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(143), "{line}");
+    }
 }

@@ -90,24 +90,27 @@ fn operators(metadata: &Metadata) -> Vec<(&OperatorInfo, Vec<&OperatorSnapshot>)
     all.filter_map(|info| by_uid.remove(&info.uid).map(|snapshots| (info, snapshots))).collect()
 }
 
+/// Titles and values.
+type Fields = Vec<(String, String)>;
+
 fn describe_splits(snapshots: &[&OperatorSnapshot]) -> String {
-    let splits: BTreeMap<&str, Vec<(String, String)>> = snapshots
+    let splits: BTreeMap<(&str, u64), (&str, Fields)> = snapshots
         .iter()
         .flat_map(|snapshot| &snapshot.splits)
-        .map(|split| (split.split.as_str(), fields_of(&split.state)))
+        .map(|split| (numbered(&split.split), (split.split.as_str(), fields_of(&split.state))))
         .collect();
     if splits.is_empty() {
         return String::new();
     }
     let mut titles: Vec<&str> = Vec::new();
-    for (title, _) in splits.values().flatten() {
+    for (title, _) in splits.values().flat_map(|(_, fields)| fields) {
         if !titles.contains(&title.as_str()) {
             titles.push(title);
         }
     }
     let header: Vec<&str> = std::iter::once("SPLIT").chain(titles.iter().copied()).collect();
     let rows: Vec<Vec<String>> = splits
-        .iter()
+        .values()
         .map(|(split, fields)| {
             let cell = |title: &&str| fields.iter().find(|(name, _)| name == title).map_or("-", |(_, value)| value);
             std::iter::once((*split).to_owned()).chain(titles.iter().map(cell).map(str::to_owned)).collect()
@@ -116,9 +119,15 @@ fn describe_splits(snapshots: &[&OperatorSnapshot]) -> String {
     output::table(&header, &rows, "  ")
 }
 
+/// A split's name and number, so that `test-2` comes before `test-10`.
+fn numbered(split: &str) -> (&str, u64) {
+    let parts = split.rsplit_once('-').and_then(|(name, number)| Some((name, number.parse().ok()?)));
+    parts.unwrap_or((split, 0))
+}
+
 /// A split's state as titles and values. An `offset` is the next one to read, as Kafka counts; people ask for the last
 /// one that was consumed, so both are shown, first of all.
-fn fields_of(state: &Value) -> Vec<(String, String)> {
+fn fields_of(state: &Value) -> Fields {
     let Some(object) = state.as_object() else { return vec![("STATE".to_owned(), cell(state))] };
     let mut fields = Vec::new();
     if let Some(next) = object.get(OFFSET).and_then(Value::as_i64) {
@@ -213,13 +222,13 @@ mod tests {
     fn the_last_consumed_offset_and_the_next_are_shown() {
         let split = |name: &str, state| SplitState { split: name.to_owned(), state };
         let splits = vec![
-            split("test-1", json!({"topic": "test", "partition": 1, "offset": 0})),
-            split("test-0", json!({"topic": "test", "partition": 0, "offset": 1001, "end": 2000})),
+            split("test-10", json!({"topic": "test", "partition": 10, "offset": 0})),
+            split("test-2", json!({"topic": "test", "partition": 2, "offset": 1001, "end": 2000})),
         ];
         let text = describe_splits(&[&OperatorSnapshot { splits, ..snapshot(0) }, &snapshot(1)]);
-        let expected = "  SPLIT   LAST CONSUMED OFFSET  NEXT OFFSET  END   PARTITION  TOPIC\n  \
-                        test-0  1000                  1001         2000  0          test\n  \
-                        test-1  none                  0            -     1          test\n";
+        let expected = "  SPLIT    LAST CONSUMED OFFSET  NEXT OFFSET  END   PARTITION  TOPIC\n  \
+                        test-2   1000                  1001         2000  2          test\n  \
+                        test-10  none                  0            -     10         test\n";
         assert_eq!(text, expected);
     }
 

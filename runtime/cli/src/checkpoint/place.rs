@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct PlaceArguments {
     /// Checkpoint storage, a job's directory in it, or one checkpoint: a path, file:///… or s3://…
-    #[arg(value_name = "PLACE", required_unless_present = "manifest")]
+    #[arg(value_name = "PLACE")]
     place: Option<String>,
     /// Look where this StreamJob manifest stores its checkpoints
     #[arg(long, value_name = "FILE")]

@@ -63,9 +63,9 @@ impl Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answer { status, code, message } => {
-                let status = if *status == 0 { String::new() } else { format!("{status} ") };
-                let separator = if message.is_empty() { "" } else { ": " };
-                write!(f, "{status}{code}{separator}{message}")
+                let status = if *status == 0 { String::new() } else { status.to_string() };
+                let words = [status.as_str(), code, message].into_iter().filter(|word| !word.is_empty());
+                f.write_str(&words.collect::<Vec<_>>().join(" "))
             }
             Self::Credentials { missing: true, .. } => f.write_str("no credentials were found"),
             Self::Credentials { message, .. } => write!(f, "credentials could not be had: {message}"),
