@@ -1,7 +1,7 @@
 //! Whole jobs: in one process, and as a JobManager with two TaskManagers over loopback; what comes out of the sink is
 //! compared with counts made another way.
 
-mod collect;
+pub(crate) mod collect;
 
 use crate::data_plane::DataPlane;
 use crate::edge;
@@ -16,13 +16,13 @@ use collect::Collected;
 use sluice_engine::channel::DEFAULT_WINDOW;
 use sluice_engine::program::Program;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{Directive, JobMasterConfig, Planted, StartFrom};
+use sluice_protocol::job_master::{Command, Directive, JobMasterConfig, Planted, StartFrom};
 use sluice_protocol::message::Registration;
 use sluice_protocol::options::{CheckpointingSpec, JobOptions};
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan};
-use sluice_rpc::control::ControlClient;
+use sluice_rpc::control::{ControlClient, ControlError};
 use sluice_sql::PlanOptions;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 const ROWS: i64 = 60_000;
 const KEYS: i64 = 10;
 
-fn options(storage: Option<&Path>) -> JobOptions {
+pub(crate) fn options(storage: Option<&Path>) -> JobOptions {
     let checkpointing = storage.map(|directory| {
         let storage = format!("file://{}", directory.display());
         let text =
@@ -53,8 +53,8 @@ fn options(storage: Option<&Path>) -> JobOptions {
 }
 
 /// Counts rows per key. The keys go round, so each of them comes `ROWS / KEYS` times.
-fn program(rows_per_second: Option<u32>, sink: &Collected) -> Program {
-    let rate = rows_per_second.map(|rate| format!(", 'rows-per-second'='{rate}'")).unwrap_or_default();
+pub(crate) fn program(rows_per_second: Option<u32>, sink: &Collected) -> Program {
+    let rate = format!(", 'rows-per-second'='{}'", rows_per_second.unwrap_or(10_000_000));
     let sql = format!(
         "CREATE TABLE numbers (n BIGINT) WITH ('connector'='datagen', 'number-of-rows'='{ROWS}', \
            'fields.n.kind'='sequence', 'fields.n.start'='0', 'fields.n.end'='{}'{rate});
@@ -185,6 +185,18 @@ async fn nothing_to_resume_is_said() {
     std::fs::remove_dir_all(storage).unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn storage_that_cannot_hold_a_ledger_is_refused_by_name() {
+    let file = directory("unsuitable").join("file");
+    std::fs::write(&file, "").unwrap();
+    let options = options(Some(&file.join("below-a-file")));
+    let Local { run, .. } = local(program(None, &Collected::default()), options, LocalStart::Empty);
+    let record = within(run_local(run)).await;
+    assert_ended(&record, ExitKind::UserError);
+    assert!(record.message.contains("below-a-file"), "{record:?}");
+    std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+}
+
 /// A JobManager with its servers, as a process has it, on a job that was not read from a file.
 struct Cluster {
     job: JobDescription,
@@ -192,7 +204,7 @@ struct Cluster {
     record: tokio::task::JoinHandle<ExitRecord>,
 }
 
-fn job_id() -> JobId {
+pub(crate) fn job_id() -> JobId {
     JobId { namespace: "test".to_owned(), name: "counts".to_owned(), uid: "1".to_owned() }
 }
 
@@ -277,4 +289,22 @@ async fn two_task_managers_exchange_rows_and_one_is_replaced() {
     assert_ended(&within(cluster.record).await.unwrap(), ExitKind::Finished);
     assert_eq!(sink.last_values(), expected());
     std::fs::remove_dir_all(storage).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_carry_the_generation_and_are_run_once() {
+    let sink = Collected::default();
+    let cluster = start_cluster(program(Some(5_000), &sink), options(None)).await;
+    let client = within(ControlClient::connect(&cluster.rpc.to_string())).await.unwrap();
+    let another = client.execute(Generation(2), "a", &Command::Cancel).await.unwrap_err();
+    assert!(matches!(&another, ControlError::AnotherJobManager { .. }), "{another}");
+    assert!(another.to_string().contains("generation 1"), "{another}");
+    let stranger = JobId { uid: "2".to_owned(), ..job_id() };
+    let another = client.watch(&stranger, Generation(1)).await.err().unwrap();
+    assert!(matches!(another, ControlError::AnotherJobManager { .. }), "{another}");
+    assert!(client.execute(Generation(1), "b", &Command::TriggerCheckpoint).await.unwrap());
+    assert!(!client.execute(Generation(1), "b", &Command::TriggerCheckpoint).await.unwrap());
+    assert!(client.execute(Generation(1), "c", &Command::Cancel).await.unwrap());
+    let record = within(cluster.record).await.unwrap();
+    assert_eq!((record.kind, record.reason.as_str()), (ExitKind::Stopped, "Cancelled"));
 }

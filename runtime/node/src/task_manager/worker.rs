@@ -3,6 +3,9 @@
 //! It never waits for I/O: state is fetched and snapshots are stored by tasks of their own that report back through
 //! the same queue as the engine's threads. Callers rely on: [`Worker::serve`] returns only when no task runs.
 
+#[cfg(test)]
+mod tests;
+
 use super::restore::{self, TaskState};
 use super::session::Session;
 use super::snapshot::{self, Place, Stored};
@@ -195,7 +198,7 @@ impl Worker {
                         link.registered = true;
                         link.heartbeat_timeout = heartbeat_timeout.as_duration();
                         ticks = self::ticks((link.heartbeat_timeout / 5).min(HEARTBEAT_INTERVAL));
-                        info!(?heartbeat_timeout, "registered");
+                        info!(%heartbeat_timeout, "registered");
                     } else if let Some(outcome) = self.obey(link, message) {
                         return outcome;
                     }

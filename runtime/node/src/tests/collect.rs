@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// What came, by the first column: the last value of the second. Rows are key and value, both BIGINT.
 #[derive(Clone, Default)]
-pub(super) struct Collected {
+pub(crate) struct Collected {
     shared: Arc<Shared>,
 }
 
@@ -25,7 +25,7 @@ struct Shared {
 
 impl Collected {
     /// Puts itself in place of every sink.
-    pub(super) fn replace_sinks(&self, program: &mut Program) {
+    pub(crate) fn replace_sinks(&self, program: &mut Program) {
         for vertex in &mut program.vertices {
             if let Some((_, factory)) = &mut vertex.sink {
                 *factory = Arc::new(self.clone());
@@ -33,16 +33,16 @@ impl Collected {
         }
     }
 
-    pub(super) fn last_values(&self) -> BTreeMap<i64, i64> {
+    pub(crate) fn last_values(&self) -> BTreeMap<i64, i64> {
         self.shared.values.lock().unwrap().clone()
     }
 
-    pub(super) fn first_at(&self) -> Option<Instant> {
+    pub(crate) fn first_at(&self) -> Option<Instant> {
         *self.shared.first_at.lock().unwrap()
     }
 
     /// The next write fails.
-    pub(super) fn fail_once(&self) {
+    pub(crate) fn fail_once(&self) {
         self.shared.fail.store(true, Ordering::SeqCst);
     }
 }
