@@ -6,7 +6,10 @@ mod common;
 use bytes::Bytes;
 use common::s3_store;
 use sluice_protocol::store::{StoreOperation, StoreReply};
-use sluice_storage::{FileStore, MemoryStore, ObjectStore, PutOutcome, StoreDeadlines, StoreExecutor, probe};
+use sluice_storage::{
+    FileStore, MemoryStore, ObjectStore, PutOutcome, S3Credentials, S3Settings, S3Store, StoreDeadlines, StoreExecutor,
+    StoreFailureKind, probe,
+};
 use sluice_test_s3::{Options, TestS3};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -194,4 +197,33 @@ async fn s3_store_conforms() {
 async fn s3_store_conforms_without_a_prefix_and_with_small_pages() {
     let server = TestS3::start(Options { page_size: 3, ..Options::default() }).await.unwrap();
     passes_everything(Arc::new(s3_store(&server, ""))).await;
+}
+
+/// The same against a server that others wrote; `cargo verify` starts one and names it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_conforms() {
+    let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(endpoint) = read("SLUICE_TEST_S3") else {
+        println!("skipped: no S3 server named (SLUICE_TEST_S3*); `cargo verify` starts one");
+        return;
+    };
+    let settings = S3Settings {
+        bucket: read("SLUICE_TEST_S3_BUCKET").unwrap(),
+        prefix: format!("conformance-{}", uuid::Uuid::new_v4()),
+        endpoint: Some(endpoint),
+        path_style: true,
+        credentials: Some(S3Credentials {
+            access_key_id: read("SLUICE_TEST_S3_ACCESS_KEY").unwrap(),
+            secret_access_key: read("SLUICE_TEST_S3_SECRET_KEY").unwrap(),
+            session_token: None,
+        }),
+        ..S3Settings::default()
+    };
+    let missing = S3Settings { bucket: "no-such-bucket".to_owned(), ..settings.clone() };
+    let mut wrong = settings.clone();
+    wrong.credentials.as_mut().unwrap().secret_access_key = "wrong".to_owned();
+    passes_everything(Arc::new(S3Store::new(settings).unwrap())).await;
+    let kind_of = async |settings| probe(&S3Store::new(settings).unwrap(), "job/ledger").await.unwrap_err().kind;
+    assert_eq!(kind_of(missing).await, StoreFailureKind::MissingBucket);
+    assert_eq!(kind_of(wrong).await, StoreFailureKind::Denied);
 }

@@ -64,7 +64,8 @@ impl Display for Refusal {
         match self {
             Self::Answer { status, code, message } => {
                 let status = if *status == 0 { String::new() } else { status.to_string() };
-                let words = [status.as_str(), code, message].into_iter().filter(|word| !word.is_empty());
+                let words =
+                    [status.as_str(), code, message.trim_end_matches('.')].into_iter().filter(|word| !word.is_empty());
                 f.write_str(&words.collect::<Vec<_>>().join(" "))
             }
             Self::Credentials { missing: true, .. } => f.write_str("no credentials were found"),
