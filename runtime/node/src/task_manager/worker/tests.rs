@@ -9,7 +9,8 @@ use sluice_protocol::message::{Barrier, Placement, TaskDeployment};
 use sluice_protocol::{Attempt, Generation, ProcessId, SubtaskIndex, TaskManagerId, TimeSpan, Timestamp};
 use tokio::task::JoinHandle;
 
-const TIMEOUT: TimeSpan = TimeSpan::from_millis(600);
+const SHORT: TimeSpan = TimeSpan::from_millis(600);
+const LONG: TimeSpan = TimeSpan::from_secs(60);
 
 struct Played {
     to_worker: mpsc::Sender<ToTaskManager>,
@@ -23,7 +24,7 @@ fn run(attempt: u32) -> Run {
     Run { generation: Generation(1), attempt: Attempt(attempt) }
 }
 
-async fn play() -> Played {
+async fn play(heartbeat_timeout: TimeSpan) -> Played {
     let sink = Collected::default();
     let program = program(Some(10_000), &sink);
     let subtasks = program.graph.vertices.iter().flat_map(|vertex| {
@@ -46,7 +47,7 @@ async fn play() -> Played {
     let outcome = tokio::spawn(async move { worker.serve(Session { outgoing, incoming }).await });
     let mut played = Played { to_worker, from_worker, outcome, sink, subtasks };
     assert!(matches!(played.next().await, FromTaskManager::Register(_)));
-    played.say(ToTaskManager::Registered { heartbeat_timeout: TIMEOUT }).await;
+    played.say(ToTaskManager::Registered { heartbeat_timeout }).await;
     played
 }
 
@@ -95,13 +96,13 @@ impl Played {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_the_timeout_of_silence_ends_the_tasks() {
-    let mut played = play().await;
+    let mut played = play(SHORT).await;
     played.deploy(run(1)).await;
     played.wait_running(run(1)).await;
     let silent_since = Instant::now();
     assert_eq!(played.next().await, FromTaskManager::TasksEnded { run: run(1) });
     let waited = silent_since.elapsed();
-    assert!(waited >= Duration::from_millis(200) && waited < TIMEOUT.as_duration(), "{waited:?}");
+    assert!(waited >= Duration::from_millis(200) && waited < SHORT.as_duration(), "{waited:?}");
     played.assert_quiet().await;
     let outcome = played.outcome.await.unwrap();
     assert!(matches!(outcome, SessionOutcome::Lost { registered: true, .. }), "{outcome:?}");
@@ -109,7 +110,7 @@ async fn half_the_timeout_of_silence_ends_the_tasks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_run_begins_when_the_older_has_ended_and_older_ones_are_refused() {
-    let mut played = play().await;
+    let mut played = play(LONG).await;
     played.deploy(run(2)).await;
     played.wait_running(run(2)).await;
     played.deploy(run(1)).await;
@@ -123,7 +124,7 @@ async fn a_newer_run_begins_when_the_older_has_ended_and_older_ones_are_refused(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trigger_of_another_run_does_nothing() {
-    let mut played = play().await;
+    let mut played = play(LONG).await;
     played.deploy(run(2)).await;
     played.wait_running(run(2)).await;
     let barrier = |id| Barrier { checkpoint: CheckpointId(id), triggered_at: Timestamp(0), base: None };
