@@ -77,6 +77,7 @@ impl Cluster {
         let charts = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts");
         self.helm(&["upgrade", "--install", "sluice-crds", &format!("{charts}/sluice-crds")])?;
         let (repository, tag) = split_image(&self.controller_image);
+        let (runtime_repository, runtime_tag) = split_image(&self.runtime_image);
         self.helm(&[
             "upgrade",
             "--install",
@@ -86,7 +87,10 @@ impl Cluster {
             "sluice-system",
             "--create-namespace",
             "--set",
-            &format!("image.repository={repository},image.tag={tag},runtimeImage={}", self.runtime_image),
+            &format!(
+                "image.repository={repository},image.tag={tag},\
+                 runtimeImage.repository={runtime_repository},runtimeImage.tag={runtime_tag}"
+            ),
             "--wait",
             "--timeout",
             "120s",
@@ -142,7 +146,7 @@ fn print_story(namespace: &str) {
         &["-n", namespace, "get", "streamjobs", "-o", "yaml"],
         &["-n", namespace, "get", "events"],
         &["-n", namespace, "logs", "-l", "app.kubernetes.io/managed-by=sluice", "--tail=40", "--prefix"],
-        &["-n", "sluice-system", "logs", "-l", "app.kubernetes.io/name=sluice", "--tail=60"],
+        &["-n", "sluice-system", "logs", "-l", "app.kubernetes.io/name=sluice-controller", "--tail=60"],
     ] {
         println!("$ kubectl {}\n{}", arguments.join(" "), kubectl(arguments).unwrap_or_else(|error| error.to_string()));
     }
