@@ -64,11 +64,11 @@ pub struct PlanOptions {
 pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
     let text = SourceText(sql);
     let script = parse::parse(text)?;
+    let tables = Tables::new(text, script.tables)?;
     if script.inserts.is_empty() {
         let message = "the program has no INSERT INTO statement, so there is nothing to run";
         return Err(text.error(SqlErrorKind::Invalid, Location::empty(), message));
     }
-    let tables = Tables::new(text, script.tables)?;
     let functions = Functions::new();
     let relational = Relational::new(&tables, &functions);
     let mut graph = GraphBuilder::default();

@@ -105,11 +105,7 @@ impl Translator<'_> {
             return Err(self.unsupported(&format!("{call}")));
         }
         let (kind, name) = match (function.func.name(), parameters.args.as_slice()) {
-            ("count", [Expr::Literal(value, _)]) if !value.is_null() => {
-                let is_star = matches!(call, Expr::Alias(alias) if alias.name == "count(*)");
-                let argument = if is_star { "*".to_owned() } else { value.to_string() };
-                (AggregateKind::Count, format!("COUNT({argument})"))
-            }
+            ("count", [Expr::Literal(value, _)]) if !value.is_null() => (AggregateKind::Count, "COUNT(*)".to_owned()),
             ("count", [argument]) => {
                 let input = self.input(inputs, stream, argument)?;
                 (AggregateKind::CountColumn(input), format!("COUNT({})", inputs.texts[input]))

@@ -78,7 +78,12 @@ impl Validator<'_> {
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
             Expr::BinaryOp { op, .. } => self.operator(op, at),
-            other => self.refuse(name_of(other), at),
+            other => {
+                let name = name_of(other);
+                let word = name.split(' ').next().unwrap_or_default();
+                let at = if GROUPINGS.contains(&name) { self.text.keyword_before(at, word) } else { at };
+                self.refuse(name, at)
+            }
         }
     }
 
@@ -145,6 +150,9 @@ impl Validator<'_> {
         }
     }
 }
+
+/// Refused expressions whose place the parser gives as that of their first key.
+const GROUPINGS: [&str; 3] = ["GROUPING SETS", "CUBE", "ROLLUP"];
 
 /// What people call an expression that is refused.
 fn name_of(expression: &Expr) -> &'static str {
