@@ -59,7 +59,7 @@ impl Job {
         })
     }
 
-    /// Names of its pods with this role (`jobmanager`, `taskmanager`).
+    /// Names of its pods with this role (`jobmanager`, `taskmanager`) that have not ended.
     ///
     /// # Errors
     /// When the cluster does not answer.
@@ -71,6 +71,7 @@ impl Job {
         Ok(items
             .iter()
             .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+            .filter(|pod| pod["status"]["phase"] != "Failed" && pod["status"]["phase"] != "Succeeded")
             .filter_map(|pod| pod["metadata"]["name"].as_str())
             .filter(|name| name.starts_with(&self.name) && name.contains(infix))
             .map(ToOwned::to_owned)
