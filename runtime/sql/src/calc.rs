@@ -2,7 +2,8 @@
 //!
 //! Outputs that are plain columns stay column positions, so that they are never evaluated nor copied.
 
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
@@ -124,27 +125,30 @@ impl Calc {
     }
 }
 
-/// A logical expression over an input, as an output of that name.
-pub(crate) fn compile(expression: &Expr, name: &str, input: &DFSchema) -> Result<Output> {
-    let (value, data_type, nullable) = match physical(expression, input)? {
-        expression if expression.downcast_ref::<Column>().is_some() => {
-            let index = expression.downcast_ref::<Column>().map_or(0, Column::index);
-            let field = input.as_arrow().field(index);
-            (Value::Column(index), field.data_type().clone(), field.is_nullable())
-        }
-        expression => {
-            let data_type: DataType = expression.data_type(input.as_arrow())?;
-            let nullable = expression.nullable(input.as_arrow())?;
-            (Value::Computed(expression), data_type, nullable)
-        }
+/// A logical expression over the outputs of a calc, as an output of that name.
+pub(crate) fn compile(expression: &Expr, name: &str, input: &DFSchema, below: &Calc) -> Result<Output> {
+    let expression = physical(expression, input, below)?;
+    let data_type = expression.data_type(input.as_arrow())?;
+    let nullable = expression.nullable(input.as_arrow())?;
+    let value = match expression.downcast_ref::<Column>() {
+        Some(column) => Value::Column(column.index()),
+        None => Value::Computed(expression),
     };
     Ok(Output { field: Arc::new(Field::new(name, data_type, nullable)), value, not_null: None })
 }
 
-/// A logical expression, ready to be evaluated over batches of the input.
-pub(crate) fn physical(expression: &Expr, input: &DFSchema) -> Result<Arc<dyn PhysicalExpr>> {
+/// A logical expression, ready to be evaluated over the outputs of a calc, whose names its columns take for people.
+pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Result<Arc<dyn PhysicalExpr>> {
     let context = PhysicalPlanningContext::default();
-    datafusion_physical_expr::create_physical_expr(expression, input, &ExecutionProps::new(), &context)
+    let made = datafusion_physical_expr::create_physical_expr(expression, input, &ExecutionProps::new(), &context)?;
+    let named = made.transform_up(|node| {
+        let index = node.downcast_ref::<Column>().map(Column::index);
+        Ok(match index.and_then(|index| Some((index, below.outputs.get(index)?))) {
+            Some((index, output)) => Transformed::yes(Arc::new(Column::new(output.field.name(), index)) as _),
+            None => Transformed::no(node),
+        })
+    })?;
+    Ok(named.data)
 }
 
 /// An expression as SQL.

@@ -146,6 +146,6 @@ fn fails_alone(relational: &Relational<'_>, query: &Query, select: &Select, part
     alone.selection = None;
     alone.group_by = GroupByExpr::Expressions(Vec::new(), Vec::new());
     let mut query = query.clone();
-    query.body = Box::new(SetExpr::Select(Box::new(alone)));
+    *query.body = SetExpr::Select(Box::new(alone));
     relational.plan(&query).is_err()
 }

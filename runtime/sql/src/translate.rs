@@ -114,7 +114,8 @@ impl Translator<'_> {
             return Ok(stream);
         }
         let mut stream = if stream.calc.keeps_columns() { stream } else { self.fuse(stream) };
-        let condition = calc::physical(predicate, &stream.schema).map_err(|error| self.planning(&error))?;
+        let condition =
+            calc::physical(predicate, &stream.schema, &stream.calc).map_err(|error| self.planning(&error))?;
         stream.calc.restrict(condition);
         if let Some(updates) = &mut stream.updates {
             updates.are_filtered = true;
@@ -126,7 +127,7 @@ impl Translator<'_> {
         let outputs = expressions
             .iter()
             .zip(schema.fields())
-            .map(|(expression, field)| calc::compile(expression, field.name(), &stream.schema))
+            .map(|(expression, field)| calc::compile(expression, field.name(), &stream.schema, &stream.calc))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| self.planning(&error))?;
         let mut stream = self.project(stream, outputs);

@@ -3,6 +3,9 @@
 //! Each statement in `tests/golden/*.sql` runs plainly, is cut by a checkpoint and restored in the middle, and is
 //! restored under another parallelism; each time its sink must hold the rows that [`views`] computes without SQL.
 
+// A test's helper panics: that is how a test fails.
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
+
 mod job;
 mod memory;
 mod views;

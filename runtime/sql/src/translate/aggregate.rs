@@ -86,12 +86,14 @@ impl Translator<'_> {
     }
 
     fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
-        let (_, name) = expression.qualified_name();
-        let output = calc::compile(expression, &name, &stream.schema).map_err(|error| self.planning(&error))?;
+        let compiled = calc::compile(expression, "", &stream.schema, &stream.calc);
+        let output = compiled.map_err(|error| self.planning(&error))?;
         let text = match &output.value {
             Value::Column(index) => stream.schema.field(*index).name().clone(),
             Value::Computed(expression) => calc::sql(expression),
         };
+        let field = Arc::new(output.field.as_ref().clone().with_name(&text));
+        let output = Output { field, ..output };
         Ok(inputs.add(output, text))
     }
 
