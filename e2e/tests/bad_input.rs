@@ -1,6 +1,8 @@
 //! The promise: what a user does wrong is said in the StreamJob's conditions, with the place and the way out, and no
 //! restart is spent where a restart cannot help.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use sluice_e2e::job::{Job, condition};
 use sluice_e2e::{Cluster, apply};
 use std::time::Duration;

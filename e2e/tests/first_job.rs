@@ -1,5 +1,7 @@
 //! The promise: a StreamJob counts real page views on a real cluster, and a kill does not change one count.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use sluice_e2e::job::{Job, checkpoint, condition};
 use sluice_e2e::{Cluster, apply, kubectl};
 use sluice_tests::harness::kafka::{self, Producer};

@@ -2,6 +2,8 @@
 //!
 //! Needs the right to signal the pods' processes: on clusters whose nodes are elsewhere it skips.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use nix::sys::signal::{Signal, kill};
 use sluice_e2e::job::{Job, checkpoint};
 use sluice_e2e::{Cluster, apply, kubectl};

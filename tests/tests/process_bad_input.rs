@@ -1,5 +1,7 @@
 //! Bad input through the command line: each error names the place and the way out; nothing panics, nothing loops.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use sluice_tests::harness::{sluice_binary, unique};
 use std::process::{Command, Output};
 

@@ -1,6 +1,8 @@
 //! An S3 server that goes away for 30 seconds: checkpoints fail and are counted, the job runs on and recovers; when
 //! it is away at a restart, no attempt is spent (docs/protocol.md, F2).
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use sluice_protocol::status::JobState;
 use sluice_tests::harness::Services;
 use sluice_tests::harness::job::Job;

@@ -1,6 +1,8 @@
 //! The promise of the spine, with plain processes: page views from a real broker are counted with checkpoints in a
 //! real S3 server, processes are killed with SIGKILL in the middle, and every count is right (issue "The spine").
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_tests::harness::job::Job;
 use sluice_tests::harness::kafka::{self, Producer};

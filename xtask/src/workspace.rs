@@ -55,7 +55,8 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     command
 }
 
-/// Builds the two programs that ship.
+/// Builds the programs, those that ship among them. All of the workspace's: a smaller selection would unite features of
+/// dependencies differently and compile them once more.
 pub(crate) fn build_programs() -> Result<()> {
-    process::run(cargo("build").args(["--profile", PROFILE, "-p", "sluice-cli", "-p", "sluice-controller", "--bins"]))
+    process::run(cargo("build").args(["--workspace", "--profile", PROFILE, "--bins"]))
 }
