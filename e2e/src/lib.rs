@@ -145,7 +145,7 @@ fn print_story(namespace: &str) {
         &["-n", namespace, "get", "streamjobs,pods,services,configmaps", "-o", "wide"] as &[&str],
         &["-n", namespace, "get", "streamjobs", "-o", "yaml"],
         &["-n", namespace, "get", "events"],
-        &["-n", namespace, "logs", "-l", "app.kubernetes.io/managed-by=sluice", "--tail=40", "--prefix"],
+        &["-n", namespace, "logs", "-l", "app.kubernetes.io/managed-by=sluice-controller", "--tail=40", "--prefix"],
         &["-n", "sluice-system", "logs", "-l", "app.kubernetes.io/name=sluice-controller", "--tail=60"],
     ] {
         println!("$ kubectl {}\n{}", arguments.join(" "), kubectl(arguments).unwrap_or_else(|error| error.to_string()));
