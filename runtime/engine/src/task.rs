@@ -432,7 +432,7 @@ impl Task {
             };
             self.events.push(event);
         }
-        running.chain.send_barrier(draft.barrier)
+        running.chain.send_barrier(&draft.barrier)
     }
 }
 

@@ -309,7 +309,7 @@ impl CheckpointCoordinator {
         let missing = self.tasks.clone();
         let one = Pending { triggered_at: now, ends, missing, states: BTreeMap::new(), stage: Stage::Collecting };
         self.pending.insert(self.last_id, one);
-        Output::Trigger { barrier: Barrier { checkpoint: self.last_id, triggered_at: now, base: self.base }, ends }
+        Output::Trigger { barrier: Barrier { ends, ..Barrier::aligned(self.last_id, now, self.base) }, ends }
     }
 
     fn abort_counted(&mut self, id: CheckpointId, failure: Failure, now: Timestamp) -> Vec<Output> {

@@ -5,9 +5,11 @@
 
 use crate::failure::Failure;
 use crate::ids::{CheckpointId, ProcessId, Run, SubtaskId, TaskManagerId};
+use crate::ledger::Ends;
 use crate::state::SubtaskState;
 use crate::time::{TimeSpan, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// From the JobManager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +56,7 @@ pub enum ToTaskManager {
 }
 
 /// What flows with the rows and cuts the stream (B1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Barrier {
     /// The checkpoint.
     pub checkpoint: CheckpointId,
@@ -62,6 +64,38 @@ pub struct Barrier {
     pub triggered_at: Timestamp,
     /// The last completed checkpoint, whose objects this one may refer to (K6).
     pub base: Option<CheckpointId>,
+    /// What it does where rows are queued before it.
+    pub alignment: Alignment,
+    /// Whether the job ends with it: sources emit nothing behind one that stops, until it is aborted; before one that
+    /// finishes they end their input (K4).
+    pub ends: Ends,
+    /// Directory of the savepoint that is taken with it: a URI without a trailing slash. Each subtask writes all its
+    /// state there as well, in files of the savepoint's own (K4).
+    pub savepoint: Option<Arc<str>>,
+}
+
+/// What a barrier does at a task where it has not come on every channel (B1-B3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Alignment {
+    /// Channels on which it came wait for the others: exactly once.
+    #[default]
+    Aligned,
+    /// No channel waits: rows behind it may be part of the snapshot, and count twice after a restore.
+    AtLeastOnce,
+    /// It overtakes queued rows, which become part of the snapshot: exactly once.
+    Unaligned {
+        /// This long after the trigger; until then it is aligned. 0: at once.
+        after: TimeSpan,
+    },
+}
+
+impl Barrier {
+    /// An aligned barrier of a checkpoint after which the job goes on.
+    #[must_use]
+    pub const fn aligned(checkpoint: CheckpointId, triggered_at: Timestamp, base: Option<CheckpointId>) -> Self {
+        Self { checkpoint, triggered_at, base, alignment: Alignment::Aligned, ends: Ends::None, savepoint: None }
+    }
 }
 
 /// Tasks for one TaskManager.

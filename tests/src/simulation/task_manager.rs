@@ -180,7 +180,7 @@ impl TaskManager {
             ToTaskManager::Deploy(deployment) => self.deploy(*deployment),
             ToTaskManager::CancelTasks { run } => self.cancel(run, now),
             ToTaskManager::TriggerCheckpoint { run, barrier } => {
-                self.each_task(run, |task| task.handle().trigger(barrier))
+                self.each_task(run, |task| task.handle().trigger(barrier.clone()))
             }
             ToTaskManager::CheckpointCompleted { run, checkpoint } => {
                 self.each_task(run, |task| task.handle().checkpoint_completed(checkpoint));

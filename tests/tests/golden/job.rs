@@ -91,9 +91,9 @@ impl Job {
 
     /// Takes a checkpoint while rows go on flowing.
     pub(crate) fn checkpoint(&mut self, connectors: &Connectors) -> Cut {
-        let barrier = Barrier { checkpoint: CheckpointId(1), triggered_at: self.now, base: None };
+        let barrier = Barrier::aligned(CheckpointId(1), self.now, None);
         for task in &self.tasks {
-            task.handle().trigger(barrier);
+            task.handle().trigger(barrier.clone());
         }
         let mut operators = Vec::new();
         let mut written_by = BTreeMap::new();

@@ -5,7 +5,7 @@
 //! u8 version = 1   u8 kind   u16 zero   u32 edge   u64 generation   u32 attempt
 //! u32 from   u32 to   u32 zero   u64 sequence   u64 cost            (48 bytes of header)
 //! payload: kind 0 batch       u32 message   u32 kinds   u64 body   message, kinds, body, each padded to 16 bytes
-//!          kind 1 barrier     u64 checkpoint   u64 triggered at   u64 base (0 = none)
+//!          kind 1 barrier     JSON of sluice_protocol::message::Barrier
 //!          kind 2 end of input, empty
 //!          kind 3 reserved for watermarks
 //! ```
@@ -24,7 +24,7 @@ use arrow::ipc::reader::read_record_batch;
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use bytes::{Buf, Bytes};
 use sluice_protocol::message::Barrier;
-use sluice_protocol::{Attempt, CheckpointId, Generation, Run, SubtaskIndex, Timestamp};
+use sluice_protocol::{Attempt, Generation, Run, SubtaskIndex};
 use std::collections::HashMap;
 
 const VERSION: u8 = 1;
@@ -115,7 +115,7 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     out.extend_from_slice(&numbered.cost.to_le_bytes());
     match &numbered.frame {
         Frame::Batch(batch) => encode_batch(batch, &mut out).map_err(|source| FrameError::Rows { channel, source })?,
-        Frame::Barrier(barrier) => encode_barrier(barrier, &mut out),
+        Frame::Barrier(barrier) => encode_barrier(barrier, &mut out)?,
         Frame::EndOfInput => {}
     }
     let length = u32::try_from(out.len() - 4).map_err(|_| FrameError::Malformed("a frame is longer than 4 GB"))?;
@@ -123,10 +123,8 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     Ok(out)
 }
 
-fn encode_barrier(barrier: &Barrier, out: &mut Vec<u8>) {
-    out.extend_from_slice(&barrier.checkpoint.0.to_le_bytes());
-    out.extend_from_slice(&barrier.triggered_at.0.to_le_bytes());
-    out.extend_from_slice(&barrier.base.map_or(0, |base| base.0).to_le_bytes());
+fn encode_barrier(barrier: &Barrier, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    serde_json::to_writer(out, barrier).map_err(|_| FrameError::Malformed("its barrier cannot be written"))
 }
 
 fn encode_batch(batch: &Batch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
@@ -189,14 +187,8 @@ pub fn decode_frame(frame: &Bytes, schema: &SchemaRef) -> Result<(FrameHeader, N
     Ok((header, NumberedFrame { sequence: header.sequence, cost: header.cost, frame: decoded }))
 }
 
-fn decode_barrier(mut payload: &[u8]) -> Result<Barrier, FrameError> {
-    if payload.len() < 24 {
-        return Err(FrameError::Malformed("its barrier is cut off"));
-    }
-    let checkpoint = CheckpointId(payload.get_u64_le());
-    let triggered_at = Timestamp(payload.get_u64_le());
-    let base = Some(CheckpointId(payload.get_u64_le())).filter(|base| base.0 != 0);
-    Ok(Barrier { checkpoint, triggered_at, base })
+fn decode_barrier(payload: &[u8]) -> Result<Barrier, FrameError> {
+    serde_json::from_slice(payload).map_err(|_| FrameError::Malformed("its barrier is cut off or garbled"))
 }
 
 fn decode_batch(payload: &Bytes, schema: &SchemaRef, channel: ChannelId) -> Result<Batch, FrameError> {

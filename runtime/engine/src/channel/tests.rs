@@ -6,7 +6,9 @@ use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int64Array, RecordBatch,
     StringArray, StringViewArray, TimestampMillisecondArray, UInt8Array,
 };
-use sluice_protocol::{Attempt, CheckpointId, Generation, Run, Timestamp};
+use sluice_protocol::ledger::Ends;
+use sluice_protocol::message::Alignment;
+use sluice_protocol::{Attempt, CheckpointId, Generation, Run, TimeSpan, Timestamp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ID: ChannelId = ChannelId { edge: 3, from: SubtaskIndex(1), to: SubtaskIndex(2) };
@@ -18,10 +20,12 @@ fn batch(rows: i64) -> Batch {
 }
 
 fn barrier(checkpoint: u64) -> Frame {
+    let base = checkpoint.checked_sub(1).filter(|base| *base > 0).map(CheckpointId);
     Frame::Barrier(Barrier {
-        checkpoint: CheckpointId(checkpoint),
-        triggered_at: Timestamp(1234),
-        base: checkpoint.checked_sub(1).filter(|base| *base > 0).map(CheckpointId),
+        alignment: Alignment::Unaligned { after: TimeSpan(checkpoint) },
+        ends: Ends::Stop,
+        savepoint: Some("s3://bucket/savepoints/1-7".into()),
+        ..Barrier::aligned(CheckpointId(checkpoint), Timestamp(1234), base)
     })
 }
 
@@ -142,7 +146,7 @@ fn barriers_and_the_end_survive_the_wire() {
     let schema = batch(1).rows.schema();
     for checkpoint in [1, 9] {
         let frame = barrier(checkpoint);
-        let Frame::Barrier(expected) = frame else { panic!() };
+        let Frame::Barrier(expected) = frame.clone() else { panic!() };
         let bytes = encode_frame(RUN, ID, &NumberedFrame { sequence: 0, cost: 0, frame }).unwrap();
         let (_, decoded) = decode_frame(&bytes::Bytes::copy_from_slice(&bytes[4..]), &schema).unwrap();
         assert!(matches!(decoded.frame, Frame::Barrier(found) if found == expected));

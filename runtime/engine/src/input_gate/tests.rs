@@ -21,7 +21,7 @@ fn row(value: i64) -> Frame {
 
 fn barrier(checkpoint: u64) -> Frame {
     let checkpoint = CheckpointId(checkpoint);
-    Frame::Barrier(Barrier { checkpoint, triggered_at: Timestamp(0), base: None })
+    Frame::Barrier(Barrier::aligned(checkpoint, Timestamp(0), None))
 }
 
 /// Everything the gate has now, in short form: `5` a row, `|2` a barrier, `x1` overtaken, `end`.

@@ -57,7 +57,7 @@ fn two_threads_move_rows_and_barriers_and_end() {
     }
     assert!(matches!(next(&source_events), TaskEvent::Finished));
     assert!(matches!(next(&sink_events), TaskEvent::Finished));
-    let barrier = Barrier { checkpoint: CheckpointId(1), triggered_at: Timestamp(0), base: None };
+    let barrier = Barrier::aligned(CheckpointId(1), Timestamp(0), None);
     source.handle().trigger(barrier);
     for events in [&source_events, &sink_events] {
         assert!(matches!(next(events), TaskEvent::Snapshot(_)));

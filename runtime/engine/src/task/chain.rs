@@ -135,8 +135,8 @@ impl Chain {
         }
     }
 
-    pub(super) fn send_barrier(&mut self, barrier: Barrier) -> Result<(), TaskError> {
-        self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Barrier(barrier)))
+    pub(super) fn send_barrier(&mut self, barrier: &Barrier) -> Result<(), TaskError> {
+        self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Barrier(barrier.clone())))
     }
 
     pub(super) fn send_end(&mut self) -> Result<(), TaskError> {

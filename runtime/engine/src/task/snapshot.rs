@@ -25,7 +25,7 @@ impl SnapshotDraft {
             sync_ms: now.since(self.flushed_from).0,
             ..CheckpointMetrics::default()
         };
-        TaskSnapshot { barrier: self.barrier, subtask, metrics, operators }
+        TaskSnapshot { barrier: self.barrier.clone(), subtask, metrics, operators }
     }
 }
 

@@ -16,7 +16,7 @@ fn id(from: u32, to: u32) -> ChannelId {
 }
 
 fn barrier(checkpoint: u64) -> Barrier {
-    Barrier { checkpoint: CheckpointId(checkpoint), triggered_at: Timestamp(0), base: None }
+    Barrier::aligned(CheckpointId(checkpoint), Timestamp(0), None)
 }
 
 struct Setup {

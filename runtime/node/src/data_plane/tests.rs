@@ -31,7 +31,7 @@ fn batch(first: i64, rows: i64) -> Frame {
 }
 
 fn barrier(checkpoint: u64) -> Frame {
-    Frame::Barrier(Barrier { checkpoint: CheckpointId(checkpoint), triggered_at: Timestamp(1), base: None })
+    Frame::Barrier(Barrier::aligned(CheckpointId(checkpoint), Timestamp(1), None))
 }
 
 async fn plane(name: &str, job: &str) -> DataPlane {

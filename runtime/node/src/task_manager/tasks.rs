@@ -103,8 +103,8 @@ impl ActiveRun {
     }
 
     /// Its sources emit a barrier.
-    pub(crate) fn trigger(&self, barrier: Barrier) {
-        self.handles().for_each(|handle| handle.trigger(barrier));
+    pub(crate) fn trigger(&self, barrier: &Barrier) {
+        self.handles().for_each(|handle| handle.trigger(barrier.clone()));
     }
 
     pub(crate) fn checkpoint_completed(&self, checkpoint: CheckpointId) {

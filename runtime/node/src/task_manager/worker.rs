@@ -228,7 +228,7 @@ impl Worker {
             ToTaskManager::Deploy(deployment) => self.take_deployment(link, deployment),
             ToTaskManager::CancelTasks { run } => self.cancel(link, run),
             ToTaskManager::TriggerCheckpoint { run, barrier } => {
-                self.with_active(run, |active| active.trigger(barrier));
+                self.with_active(run, |active| active.trigger(&barrier));
             }
             ToTaskManager::CheckpointCompleted { run, checkpoint } => {
                 self.with_active(run, |active| active.checkpoint_completed(checkpoint));

@@ -50,7 +50,7 @@ impl JobMaster {
                     let Some(execution) = &self.execution else { continue };
                     let (run, sessions) = (execution.run, execution.source_sessions(&self.config.graph));
                     for session in sessions {
-                        self.send(session, ToTaskManager::TriggerCheckpoint { run, barrier });
+                        self.send(session, ToTaskManager::TriggerCheckpoint { run, barrier: barrier.clone() });
                     }
                 }
                 Output::Store(collected) => self.store_metadata(collected),

@@ -4,8 +4,10 @@ use crate::v1::{self, FromTaskManagerEnvelope, ToTaskManagerEnvelope};
 use proptest::prelude::*;
 use prost::Message as _;
 use sluice_protocol::failure::{Failure, Fault, Retry};
+use sluice_protocol::ledger::Ends;
 use sluice_protocol::message::{
-    Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment, ToTaskManager,
+    Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment,
+    ToTaskManager,
 };
 use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
 use sluice_protocol::{
@@ -69,8 +71,12 @@ fn deployment() -> impl Strategy<Value = Deployment> {
 }
 
 fn to_task_manager() -> impl Strategy<Value = ToTaskManager> {
-    let barrier = (any::<u64>(), any::<u64>(), prop::option::of(any::<u64>())).prop_map(|(checkpoint, at, base)| {
-        Barrier { checkpoint: CheckpointId(checkpoint), triggered_at: Timestamp(at), base: base.map(CheckpointId) }
+    let parts = (any::<u64>(), any::<u64>(), prop::option::of(any::<u64>()), prop::option::of(any::<String>()));
+    let barrier = parts.prop_map(|(checkpoint, at, base, savepoint)| Barrier {
+        alignment: Alignment::Unaligned { after: TimeSpan(at / 2) },
+        ends: Ends::Stop,
+        savepoint: savepoint.map(Into::into),
+        ..Barrier::aligned(CheckpointId(checkpoint), Timestamp(at), base.map(CheckpointId))
     });
     prop_oneof![
         any::<u64>().prop_map(|ms| ToTaskManager::Registered { heartbeat_timeout: TimeSpan(ms) }),

@@ -3,8 +3,8 @@
 use super::{ConversionError, Place, read_json, run, write_json};
 use crate::v1::to_task_manager_envelope::Message;
 use crate::v1::{self, ToTaskManagerEnvelope};
-use sluice_protocol::message::{Barrier, ToTaskManager};
-use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
+use sluice_protocol::message::ToTaskManager;
+use sluice_protocol::{CheckpointId, TimeSpan};
 
 impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
     type Error = ConversionError;
@@ -25,9 +25,7 @@ impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
             ToTaskManager::TriggerCheckpoint { run: of, barrier } => {
                 Message::TriggerCheckpoint(v1::TriggerCheckpoint {
                     run: run(*of),
-                    checkpoint: barrier.checkpoint.0,
-                    triggered_at_ms: barrier.triggered_at.0,
-                    base: barrier.base.map(|base| base.0),
+                    barrier: write_json(barrier, "TriggerCheckpoint.barrier", "a barrier")?,
                 })
             }
             ToTaskManager::CheckpointCompleted { run: of, checkpoint } => {
@@ -55,11 +53,7 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
             Message::CancelTasks(m) => Self::CancelTasks { run: Place("CancelTasks").run(m.run)? },
             Message::TriggerCheckpoint(m) => Self::TriggerCheckpoint {
                 run: Place("TriggerCheckpoint").run(m.run)?,
-                barrier: Barrier {
-                    checkpoint: CheckpointId(m.checkpoint),
-                    triggered_at: Timestamp(m.triggered_at_ms),
-                    base: m.base.map(CheckpointId),
-                },
+                barrier: read_json(&m.barrier, "TriggerCheckpoint.barrier", "a barrier")?,
             },
             Message::CheckpointCompleted(m) => Self::CheckpointCompleted {
                 run: Place("CheckpointCompleted").run(m.run)?,

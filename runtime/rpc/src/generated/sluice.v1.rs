@@ -448,18 +448,13 @@ pub struct CancelTasks {
     pub run: ::core::option::Option<RunId>,
 }
 /// Sources: emit the barrier.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerCheckpoint {
     #[prost(message, optional, tag = "1")]
     pub run: ::core::option::Option<RunId>,
-    #[prost(uint64, tag = "2")]
-    pub checkpoint: u64,
-    /// Milliseconds since the Unix epoch.
-    #[prost(uint64, tag = "3")]
-    pub triggered_at_ms: u64,
-    /// The last completed checkpoint, when there is one.
-    #[prost(uint64, optional, tag = "4")]
-    pub base: ::core::option::Option<u64>,
+    /// JSON of sluice_protocol::message::Barrier.
+    #[prost(bytes = "vec", tag = "2")]
+    pub barrier: ::prost::alloc::vec::Vec<u8>,
 }
 /// A checkpoint is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -127,7 +127,7 @@ async fn a_trigger_of_another_run_does_nothing() {
     let mut played = play(LONG).await;
     played.deploy(run(2)).await;
     played.wait_running(run(2)).await;
-    let barrier = |id| Barrier { checkpoint: CheckpointId(id), triggered_at: Timestamp(0), base: None };
+    let barrier = |id| Barrier::aligned(CheckpointId(id), Timestamp(0), None);
     played.say(ToTaskManager::TriggerCheckpoint { run: run(1), barrier: barrier(1) }).await;
     played.say(ToTaskManager::TriggerCheckpoint { run: run(2), barrier: barrier(2) }).await;
     for _ in 0..played.subtasks.len() {
