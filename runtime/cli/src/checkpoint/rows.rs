@@ -1,11 +1,11 @@
-//! Keyed state as rows of text: the Parquet files of a checkpoint, decoded.
+//! Keyed state as rows of text, read by the engine's own reader.
 
 use super::place::Place;
 use crate::error::CommandError;
 use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use sluice_engine::state::file::read_keyed_state;
 use sluice_protocol::state::{KeyedStateHandle, StateData};
 
 /// Rows with the names of their columns.
@@ -37,18 +37,15 @@ pub(crate) async fn read_rows<'a>(
                 (path.clone(), bytes.ok_or_else(missing)?)
             }
         };
-        decode(bytes, limit, &mut table).map_err(|detail| CommandError::State { place: source, detail })?;
+        decode(&bytes, limit, &mut table).map_err(|detail| CommandError::State { place: source, detail })?;
     }
     Ok(table)
 }
 
-fn decode(bytes: Bytes, limit: usize, table: &mut Rows) -> Result<(), String> {
+fn decode(bytes: &Bytes, limit: usize, table: &mut Rows) -> Result<(), String> {
     let wanted = limit.saturating_sub(table.rows.len());
-    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)
-        .and_then(|builder| builder.with_limit(wanted).build())
-        .map_err(|error| error.to_string())?;
-    for batch in reader {
-        add_rows(&batch.map_err(|error| error.to_string())?, table).map_err(|error| error.to_string())?;
+    for batch in read_keyed_state(bytes, wanted).map_err(|error| error.to_string())? {
+        add_rows(&batch, table).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -186,15 +186,15 @@ impl SnapshotWriter for TableWriter {
     }
 }
 
-/// Reads a whole file of keyed state, for people.
+/// Reads the first `limit` rows of a file of keyed state, for people.
 ///
 /// # Errors
 /// When it is none.
-pub fn read_keyed_state(bytes: &bytes::Bytes) -> Result<Vec<RecordBatch>, TaskError> {
+pub fn read_keyed_state(bytes: &bytes::Bytes, limit: usize) -> Result<Vec<RecordBatch>, TaskError> {
     let unreadable =
         |error: String| TaskError::IncompatibleState(format!("a file of keyed state cannot be read: {error}"));
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
-        .and_then(ParquetRecordBatchReaderBuilder::build)
+        .and_then(|builder| builder.with_limit(limit).build())
         .map_err(|error| unreadable(error.to_string()))?;
     reader.map(|batch| batch.map_err(|error| unreadable(error.to_string()))).collect()
 }

@@ -43,7 +43,7 @@ fn add(table: &mut KeyedTable, rows: &RecordBatch, amount: u64) {
 /// Key and count of every row of a file.
 fn content(frozen: &FrozenTable) -> BTreeMap<String, i64> {
     let mut content = BTreeMap::new();
-    for batch in read_keyed_state(&Bytes::from(frozen.encode().unwrap())).unwrap() {
+    for batch in read_keyed_state(&Bytes::from(frozen.encode().unwrap()), usize::MAX).unwrap() {
         for row in 0..batch.num_rows() {
             let key = arrow::util::display::array_value_to_string(batch.column(1), row).unwrap();
             let count = batch.column_by_name("n").unwrap().as_primitive::<Int64Type>().value(row);
@@ -137,7 +137,7 @@ fn files_are_sorted_by_key_group_and_read_in_part() {
     }
     let keys = table.len();
     let file = Bytes::from(table.freeze().encode().unwrap());
-    let batches = read_keyed_state(&file).unwrap();
+    let batches = read_keyed_state(&file, usize::MAX).unwrap();
     let schema = batches[0].schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     assert_eq!(names, [KEY_GROUP, "a", "b", "n"]);

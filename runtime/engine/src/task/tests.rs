@@ -93,7 +93,7 @@ fn groups(snapshot: TaskSnapshot) -> Vec<String> {
     let states = snapshot.write().unwrap();
     let mut groups = Vec::new();
     for piece in states.iter().flat_map(|(_, state)| &state.keyed) {
-        for batch in read_keyed_state(&piece.bytes.clone().into()).unwrap() {
+        for batch in read_keyed_state(&piece.bytes.clone().into(), usize::MAX).unwrap() {
             groups.extend(lines(&Batch::inserts(batch.project(&[1, 2, 3]).unwrap())));
         }
     }
