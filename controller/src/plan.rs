@@ -111,6 +111,7 @@ impl Occurrence {
 pub fn plan(facts: &Facts) -> Plan {
     let mut planner = Planner::new(facts);
     planner.absorb_report();
+    planner.absorb_exit();
     planner.note_job_manager_pod();
     match facts.told.state {
         _ if facts.memory.generation == Generation(0) => planner.first(),
@@ -158,6 +159,17 @@ impl<'a> Planner<'a> {
         memory.started_revision = memory.revision;
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
+        }
+    }
+
+    /// What the JobManager said at its end counts like a report: the last one may not have arrived (N3).
+    fn absorb_exit(&mut self) {
+        let memory = &mut self.plan.memory;
+        let is_current = |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == memory.generation;
+        let pods = self.facts.pods.iter().filter(is_current);
+        let entries = pods.filter_map(|pod| pod.ended.as_ref()?.record.as_ref()?.ledger_entry);
+        if let Some(entry) = entries.max() {
+            memory.ledger_entry = memory.ledger_entry.max(entry);
         }
     }
 

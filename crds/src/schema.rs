@@ -73,7 +73,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("spec/maxParallelism", json!({"minimum": 1, "maximum": 32768})),
         ("spec/program/sql", json!({"minLength": 1})),
         ("spec/checkpointing/maxConcurrent", json!({"minimum": 1})),
-        ("spec/checkpointing/retained", json!({"minimum": 1})),
+        ("spec/checkpointing/retained", json!({"minimum": 1, "maximum": sluice_protocol::ledger::MAX_RETAINED})),
         ("spec/checkpointing/storage", json!({"pattern": storage})),
         ("spec/checkpointing/savepointStorage", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
         ("spec/checkpointing/storageOptions/endpoint", json!({"pattern": "^https?://.+"})),

@@ -7,6 +7,7 @@ use crate::pod_template::{decode_pod_template, decode_strictly};
 use crate::spec::StreamJobSpec;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use sluice_protocol::TimeSpan;
+use sluice_protocol::ledger::MAX_RETAINED;
 use sluice_protocol::options::{CheckpointingMode, CheckpointingSpec, FailureRate, RestartStrategySpec};
 use sluice_protocol::restart::RestartPolicy;
 use std::fmt;
@@ -124,7 +125,11 @@ fn validate_checkpointing(checkpointing: &CheckpointingSpec, problems: &mut Prob
         format!("is {timeout}, must be at least {MIN_INTERVAL}"),
     );
     problems.refuse_unless(*max_concurrent >= 1, "spec.checkpointing.maxConcurrent", "must be at least 1");
-    problems.refuse_unless(*retained >= 1, "spec.checkpointing.retained", "must be at least 1");
+    problems.refuse_unless(
+        (1..=MAX_RETAINED).contains(retained),
+        "spec.checkpointing.retained",
+        format!("is {retained}, must be at least 1 and at most {MAX_RETAINED}: each ledger entry lists them all"),
+    );
     if storage != "JobManager" {
         validate_uri("spec.checkpointing.storage", storage, "where checkpoints are kept, or JobManager", problems);
     }

@@ -68,6 +68,8 @@ pub struct Coverage {
     pub trimmed: u64,
     /// Starts that came so late that their number had been trimmed (L3).
     pub late_starts: u64,
+    /// Starts that found the ledger beyond m, and were followed by one with the right m (N3).
+    pub moved: u64,
     /// Simulated milliseconds.
     pub millis: u64,
 }
@@ -85,6 +87,7 @@ impl Coverage {
         self.unclear_appends += other.unclear_appends;
         self.trimmed += other.trimmed;
         self.late_starts += other.late_starts;
+        self.moved += other.moved;
         self.millis += other.millis;
     }
 }

@@ -70,7 +70,7 @@ impl Planner<'_> {
 
     /// The JobManager ended by itself and said why.
     fn exited(&mut self, record: &ExitRecord) {
-        let ExitRecord { kind, reason, message, by_generation } = record;
+        let ExitRecord { kind, reason, message, by_generation, .. } = record;
         let generation = self.facts.memory.generation;
         match kind {
             ExitKind::Finished => self.end(StreamJobState::Finished, "Finished", message),
@@ -98,7 +98,8 @@ impl Planner<'_> {
         self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Cancelled)
     }
 
-    /// The ledger has moved on since the directive was written: decided anew on what was read there (N3).
+    /// The ledger has moved on since the directive was written. Where that was only since its last entry was not
+    /// known here, it is decided anew on what the JobManager read there (N3).
     fn state_moved(&mut self, message: &str) {
         let entry = self.plan.memory.ledger_entry;
         match &mut self.plan.memory.directive {
@@ -205,13 +206,13 @@ impl Planner<'_> {
         }
     }
 
-    /// A TaskManager that does not answer is given up when its JobManager has given it up as well.
+    /// A TaskManager that does not answer, or does not find its JobManager, is given up when the JobManager is there
+    /// and has given it up as well.
     fn is_unresponsive(&self, pod: &PodFacts) -> bool {
-        let registered = || {
-            let report = self.facts.report.as_ref();
-            report.is_some_and(|report| report.task_managers.iter().any(|known| known.id.as_str() == pod.name))
-        };
-        pod.unready_since.is_some_and(|since| self.facts.now.since(since) >= UNRESPONSIVE) && !registered()
+        let Some(report) = self.facts.report.as_ref().filter(|_| self.facts.connected) else { return false };
+        let registered = || report.task_managers.iter().any(|known| known.id.as_str() == pod.name);
+        let is_late = |since: Timestamp| self.facts.now.since(since.max(report.since)) >= UNRESPONSIVE;
+        pod.unready_since.is_some_and(is_late) && !registered()
     }
 }
 

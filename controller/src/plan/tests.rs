@@ -116,7 +116,10 @@ fn job_manager(facts: &mut Facts) -> &mut PodFacts {
 }
 
 fn exit(facts: &mut Facts, kind: ExitKind) {
-    let record = ExitRecord { kind, reason: "Why".to_owned(), message: "because".to_owned(), by_generation: None };
+    exit_with(facts, ExitRecord::new(kind, "Why", "because"));
+}
+
+fn exit_with(facts: &mut Facts, record: ExitRecord) {
     let at = facts.now;
     job_manager(facts).ended = Some(PodEnd { record: Some(record), account: String::new(), at });
 }
@@ -271,6 +274,23 @@ fn a_lost_task_manager_is_replaced_under_a_new_index() {
     assert!(!plan(&facts).acts());
 }
 
+/// While the JobManager starts, its TaskManagers look for it and are unready through no fault of theirs.
+#[test]
+fn a_task_manager_that_does_not_answer_is_replaced_once_its_job_manager_misses_it() {
+    let mut facts = running();
+    facts.pods.iter_mut().filter(|pod| pod.role == TM(1)).for_each(|pod| pod.unready_since = Some(NOW));
+    facts.now = NOW.plus(TimeSpan::from_secs(60));
+    facts.report.as_mut().expect("is there").since = NOW.plus(TimeSpan::from_secs(31));
+    assert!(!plan(&facts).acts(), "the JobManager has run for 29 s only");
+    facts.report.as_mut().expect("is there").since = NOW.plus(TimeSpan::from_secs(30));
+    assert!(!plan(&Facts { connected: false, ..facts.clone() }).acts(), "nobody knows what the JobManager sees");
+    let replaced = plan(&facts);
+    assert_eq!((created(&replaced), replaced.delete[0].name.as_str()), (vec![(1, TM(2))], "pv-1-tm-1"));
+    let known = sluice_protocol::status::TaskManagerStatus { id: "pv-1-tm-1".into(), slots: 1, last_heard: NOW };
+    facts.report.as_mut().expect("is there").task_managers.push(known);
+    assert!(!plan(&facts).acts());
+}
+
 #[test]
 fn task_managers_that_die_young_are_replaced_ever_more_slowly() {
     let mut facts = running();
@@ -295,8 +315,7 @@ fn task_managers_that_die_young_are_replaced_ever_more_slowly() {
 #[test]
 fn task_managers_that_ended_as_told_are_not_replaced() {
     let mut facts = running();
-    let record =
-        ExitRecord { kind: ExitKind::Finished, reason: String::new(), message: String::new(), by_generation: None };
+    let record = ExitRecord::new(ExitKind::Finished, "", "");
     for pod in facts.pods.iter_mut().filter(|pod| pod.role != JM) {
         pod.ended = Some(PodEnd { record: Some(record.clone()), account: String::new(), at: NOW });
     }
@@ -484,9 +503,29 @@ fn a_moved_ledger_is_decided_on_anew() {
     assert_eq!(directive(&plan), json!({"id": "2-0", "seen": 12, "start": "resumeLatest"}));
     assert_eq!(plan.memory.failures.total(), 0);
 
+    // The last report was missed, but the JobManager's last word tells the entry all the same.
     facts.report = None;
+    let told = ExitRecord { ledger_entry: Some(13), ..ExitRecord::new(ExitKind::StateMoved, "StateMoved", "moved") };
+    exit_with(&mut facts, told);
+    let plan = super::plan(&facts);
+    assert_eq!(created(&plan)[0], (3, JM));
+    assert_eq!(directive(&plan), json!({"id": "2-0", "seen": 13, "start": "resumeLatest"}));
+    assert_eq!((plan.memory.ledger_entry, plan.memory.failures.total()), (13, 0));
+
+    exit(&mut facts, ExitKind::StateMoved);
     let unknown = super::plan(&facts);
     assert_eq!((unknown.view.state, unknown.view.reason.as_str()), (Some(StreamJobState::Failed), "StateMoved"));
+}
+
+#[test]
+fn the_last_word_of_a_job_manager_tells_its_last_entry() {
+    let facts = changed(running());
+    let mut stopping = after(&facts, &plan(&facts));
+    stopping.report = None;
+    let stopped = ExitRecord { ledger_entry: Some(11), ..ExitRecord::new(ExitKind::Stopped, "Stopped", "stopped") };
+    exit_with(&mut stopping, stopped);
+    let next = plan(&stopping);
+    assert_eq!(directive(&next), json!({"id": "2-0", "seen": 11, "start": "resumeLatest"}));
 }
 
 #[test]
@@ -555,4 +594,38 @@ fn start_is_a_word_or_an_object_in_json() {
     let written = serde_json::to_value(StartFrom::Path { from: "s3://b/c".to_owned(), allow_non_restored_state: true });
     let expected = json!({"path": {"from": "s3://b/c", "allowNonRestoredState": true}});
     assert_eq!(written.expect("is JSON"), expected);
+}
+
+/// What a JobManager says and what a StreamJob's status says are one vocabulary: each state has its counterpart of the
+/// same name. The one that differs is the manifest's own word: a stopped job is one with `state: Suspended`.
+#[test]
+fn every_state_of_a_job_has_its_counterpart_in_the_status() {
+    let counterpart = |state| match state {
+        JobState::Starting => StreamJobState::Starting,
+        JobState::Running => StreamJobState::Running,
+        JobState::Restarting => StreamJobState::Restarting,
+        JobState::Finishing => StreamJobState::Finishing,
+        JobState::Stopping => StreamJobState::Stopping,
+        JobState::Finished => StreamJobState::Finished,
+        JobState::Stopped => StreamJobState::Suspended,
+        JobState::Cancelled => StreamJobState::Cancelled,
+        JobState::Failed => StreamJobState::Failed,
+    };
+    let names = "Starting Running Restarting Finishing Stopping Finished Stopped Cancelled Failed";
+    for name in names.split(' ') {
+        let state: JobState = serde_json::from_value(json!(name)).expect("is a state of a job");
+        let expected = if name == "Stopped" { "Suspended" } else { name };
+        assert_eq!(serde_json::to_value(counterpart(state)).expect("is JSON"), json!(expected));
+        assert_eq!(counterpart(state).is_terminal(), state.is_terminal(), "{name}");
+
+        // While the JobManager says it, status tells it; an end only once the exit record is there.
+        let mut facts = running();
+        facts.report.as_mut().expect("is there").state = state;
+        let told = plan(&facts).view.state.expect("is told");
+        if state.is_terminal() {
+            assert!(!told.is_terminal(), "{name} is told as {told:?} before the end");
+        } else {
+            assert_eq!(serde_json::to_value(told).expect("is JSON"), json!(name));
+        }
+    }
 }

@@ -55,7 +55,10 @@ fn ranges() {
     let field = "spec.checkpointing.interval";
     assert_refused(&[("/checkpointing/interval", json!("9ms"))], field, "is 9ms, must be at least 10ms");
     assert_refused(&[("/checkpointing/timeout", json!("0s"))], "spec.checkpointing.timeout", "at least 10ms");
-    assert_refused(&[("/checkpointing/retained", json!(0))], "spec.checkpointing.retained", "at least 1");
+    let field = "spec.checkpointing.retained";
+    assert_refused(&[("/checkpointing/retained", json!(0))], field, "is 0, must be at least 1");
+    assert_refused(&[("/checkpointing/retained", json!(65))], field, "is 65, must be at least 1 and at most 64");
+    assert_eq!(validate(&spec_with(&[("/checkpointing/retained", json!(64))])), []);
     assert_refused(&[("/checkpointing/maxConcurrent", json!(0))], "spec.checkpointing.maxConcurrent", "at least 1");
     let wide = json!({"failureRate": {"maxFailures": 64}});
     assert_refused(&[("/restartStrategy", wide)], "spec.restartStrategy", "at most 63 failures");

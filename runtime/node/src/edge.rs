@@ -47,7 +47,7 @@ pub fn exit_of_failure(failure: &Failure) -> ExitRecord {
         (Fault::User, _) | (_, Retry::Never) => ExitKind::UserError,
         _ => ExitKind::Internal,
     };
-    ExitRecord { kind, reason: failure.reason.clone(), message: failure.message.clone(), by_generation: None }
+    ExitRecord::new(kind, failure.reason.clone(), failure.message.clone())
 }
 
 /// Writes the record where Kubernetes reads a container's termination message (design §7).

@@ -20,7 +20,7 @@ use crate::task_manager::session;
 use crate::task_manager::worker::{SessionOutcome, Worker};
 use identity::Identity;
 use sluice_engine::program::Program;
-use sluice_protocol::failure::{ExitRecord, Failure, Fault};
+use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::job_master::{Command, Event, JobMasterConfig, Planted};
 use sluice_protocol::message::Registration;
 use sluice_protocol::options::JobOptions;
@@ -220,10 +220,5 @@ async fn show(
 }
 
 fn interrupted() -> ExitRecord {
-    ExitRecord {
-        kind: sluice_protocol::failure::ExitKind::Stopped,
-        reason: "Interrupted".to_owned(),
-        message: "interrupted before the job started".to_owned(),
-        by_generation: None,
-    }
+    ExitRecord::new(ExitKind::Stopped, "Interrupted", "interrupted before the job started")
 }

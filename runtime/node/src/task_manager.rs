@@ -141,12 +141,7 @@ fn not_found(address: &str, message: &str) -> Failure {
 }
 
 fn ended_with_job() -> ExitRecord {
-    ExitRecord {
-        kind: ExitKind::Finished,
-        reason: "JobEnded".to_owned(),
-        message: "the job has ended".to_owned(),
-        by_generation: None,
-    }
+    ExitRecord::new(ExitKind::Finished, "JobEnded", "the job has ended")
 }
 
 fn registration(args: &TaskManagerArgs, job: &JobDescription, data_plane: &DataPlane) -> Registration {

@@ -93,6 +93,17 @@ pub struct ExitRecord {
     /// For [`ExitKind::Superseded`]: the generation that did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_generation: Option<u64>,
+    /// Number of the last ledger entry that it read or appended (N3's m), when it knows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger_entry: Option<u64>,
+}
+
+impl ExitRecord {
+    /// The record of a process that knows nothing of a ledger.
+    #[must_use]
+    pub fn new(kind: ExitKind, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into(), message: message.into(), by_generation: None, ledger_entry: None }
+    }
 }
 
 /// How a process ended.

@@ -347,6 +347,7 @@ impl JobMaster {
             self.journal.next_wakeup(),
             self.operations.next_wakeup(),
             self.task_managers.next_loss(timeout),
+            self.deploy_deadline(),
             self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
         ];
         times.into_iter().flatten().min()
@@ -373,9 +374,10 @@ impl JobMaster {
         for running in self.operations.take_due(self.now) {
             self.start(running);
         }
-        let steps: [fn(&mut Self); 6] = [
+        let steps: [fn(&mut Self); 7] = [
             Self::tick_journal,
             Self::tick_task_managers,
+            Self::check_deployment,
             Self::finish_when_all_have,
             Self::tick_coordinator,
             Self::deploy_when_ready,

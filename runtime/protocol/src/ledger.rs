@@ -15,7 +15,7 @@ pub mod read;
 pub mod trim;
 
 pub use entry::{CheckpointKey, Ends, Entry, EntryHeader, EntryKind, LedgerError, SnapshotReference, StartCause};
-pub use fold::{Fold, LedgerState, RestorePoint, RetainedCheckpoint};
+pub use fold::{Fold, LedgerState, MAX_RETAINED, RestorePoint, RetainedCheckpoint};
 
 #[cfg(test)]
 mod tests;

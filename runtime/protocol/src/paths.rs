@@ -158,6 +158,16 @@ impl SnapshotLocation {
     pub fn job(&self) -> JobPaths {
         JobPaths::of_directory(&self.directory)
     }
+
+    /// The job in whose directory it lies, if it is a checkpoint where its job wrote it: `<job>/<generation>/chk-<id>`.
+    /// A savepoint belongs to nobody, and so does a copy of a checkpoint in another place.
+    #[must_use]
+    pub fn owner(&self) -> Option<JobPaths> {
+        let (generation, checkpoint) = self.directory.rsplit_once('/')?;
+        let (job, generation) = generation.rsplit_once('/')?;
+        let is_checkpoint = checkpoint.strip_prefix("chk-").is_some_and(|id| number(id).is_some());
+        (is_checkpoint && number(generation).is_some()).then(|| JobPaths::of_directory(job))
+    }
 }
 
 /// `…/chk-50`, or a savepoint's `…/<generation>-<id>`.
@@ -227,5 +237,18 @@ mod tests {
         assert_eq!(place("s3://b/rooted/5-17"), snapshot("s3://b/rooted/5-17"));
         assert!(!place("s3://b/root/default/pv-1").is_snapshot);
         assert_eq!(place("s3://b/root/default/pv-1").job().ledger_prefix(), "default/pv-1/ledger/");
+    }
+
+    #[test]
+    fn a_checkpoint_where_its_job_wrote_it_has_an_owner() {
+        let owner = |text: &str| {
+            let owner = SnapshotLocation::parse(text, Some("s3://b/root")).owner();
+            owner.map(|paths| paths.directory().to_owned())
+        };
+        assert_eq!(owner("s3://b/root/default/pv-1/2/chk-50/_metadata").as_deref(), Some("default/pv-1"));
+        assert_eq!(owner("s3://other/default/pv-1/2/chk-50").as_deref(), Some("s3://other/default/pv-1"));
+        assert_eq!(owner("s3://b/copies/chk-50"), None, "a copy");
+        assert_eq!(owner("s3://b/savepoints/default/pv-1/2-50"), None, "a savepoint");
+        assert_eq!(owner("s3://b/root/default/pv-1"), None, "a job directory");
     }
 }

@@ -264,7 +264,15 @@ impl World {
         match record.kind {
             ExitKind::Finished => self.finish(),
             ExitKind::Stopped if self.controller.stopping && !self.controller.stopped => {
-                self.resume(status.ledger_entry)
+                // The last report may be missed: m of the next directive is too low then (N3).
+                let last = if self.rng.bool() { status.ledger_entry } else { self.controller.directive.seen };
+                self.resume(last);
+            }
+            ExitKind::StateMoved if record.ledger_entry > Some(self.controller.directive.seen) => {
+                self.check.coverage.moved += 1;
+                self.controller.directive.seen = record.ledger_entry.unwrap_or_default();
+                self.controller.current = None;
+                self.controller.restart_at = Some(self.now + 100);
             }
             ExitKind::Superseded if record.by_generation.is_some_and(|by| by <= self.controller.generation) => {
                 self.controller.current = None;

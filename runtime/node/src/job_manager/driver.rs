@@ -217,12 +217,10 @@ impl Driver {
                 None
             }
             Input::Probe(report) => self.take_probe(report),
-            Input::Abandon => Some(ExitRecord {
-                kind: ExitKind::Stopped,
-                reason: "Interrupted".to_owned(),
-                message: "ended at once on request; it can be resumed from its last checkpoint".to_owned(),
-                by_generation: None,
-            }),
+            Input::Abandon => {
+                let message = "ended at once on request; it can be resumed from its last checkpoint";
+                Some(ExitRecord::new(ExitKind::Stopped, "Interrupted", message))
+            }
         }
     }
 
@@ -330,12 +328,8 @@ impl Driver {
 /// Before decisions begin there is nothing to stop: the ledger was not touched.
 fn wait_for_store(waiting: &mut Vec<Event>, event: Event) -> Option<ExitRecord> {
     if matches!(event, Event::Command(Command::Stop | Command::Cancel)) {
-        return Some(ExitRecord {
-            kind: ExitKind::Stopped,
-            reason: "StoppedBeforeStart".to_owned(),
-            message: "stopped while the checkpoint storage could not be used; nothing was started".to_owned(),
-            by_generation: None,
-        });
+        let message = "stopped while the checkpoint storage could not be used; nothing was started";
+        return Some(ExitRecord::new(ExitKind::Stopped, "StoppedBeforeStart", message));
     }
     if !matches!(event, Event::Tick) {
         waiting.push(event);

@@ -12,6 +12,7 @@ use sluice_protocol::state::{INLINE_LIMIT, KeyedStateHandle, OperatorSnapshot, S
 use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId};
 use sluice_storage::PutOutcome;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Uploads of one subtask at once.
 const PARALLEL: usize = 4;
@@ -26,13 +27,27 @@ pub(crate) struct Stored {
 }
 
 /// Where a snapshot belongs.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) run: Run,
     pub(crate) subtask: SubtaskId,
     pub(crate) checkpoint: CheckpointId,
     /// Whether there is a store to upload to.
     pub(crate) has_store: bool,
+    /// Cancelled when the checkpoint is: what is not begun by then is left.
+    pub(crate) aborted: CancellationToken,
+}
+
+impl Place {
+    /// Nothing of an aborted checkpoint is begun.
+    pub(crate) fn check_wanted(&self) -> Result<(), Failure> {
+        if !self.aborted.is_cancelled() {
+            return Ok(());
+        }
+        let message =
+            format!("checkpoint {} was aborted while subtask {} stored its state", self.checkpoint, self.subtask);
+        Err(Failure::restart("CheckpointAborted", Fault::External, message))
+    }
 }
 
 /// Encodes and uploads.
@@ -42,12 +57,13 @@ pub(crate) struct Place {
 pub(crate) async fn store(equipment: &Equipment, place: Place, snapshot: TaskSnapshot) -> Result<Stored, Failure> {
     let started = Instant::now();
     let mut metrics = snapshot.metrics;
+    place.check_wanted()?;
     let written = tokio::task::spawn_blocking(move || snapshot.write()).await;
     let operators = written
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("writing the snapshot failed: {error}"))))
         .map_err(|error| error.to_failure())?;
     let operators: Vec<OperatorSnapshot> = futures::stream::iter(number_pieces(operators))
-        .map(|numbered| store_operator(equipment, place, numbered))
+        .map(|numbered| store_operator(equipment, &place, numbered))
         .buffered(PARALLEL)
         .try_collect()
         .await?;
@@ -74,7 +90,7 @@ fn number_pieces(operators: Vec<(OperatorUid, OperatorState)>) -> Vec<Numbered> 
     operators.into_iter().map(number).collect()
 }
 
-async fn store_operator(equipment: &Equipment, place: Place, numbered: Numbered) -> Result<OperatorSnapshot, Failure> {
+async fn store_operator(equipment: &Equipment, place: &Place, numbered: Numbered) -> Result<OperatorSnapshot, Failure> {
     let Numbered { uid, state, first } = numbered;
     let mut keyed = Vec::with_capacity(state.keyed.len());
     for (sequence, piece) in (first..).zip(state.keyed) {
@@ -85,7 +101,7 @@ async fn store_operator(equipment: &Equipment, place: Place, numbered: Numbered)
 
 async fn store_piece(
     equipment: &Equipment,
-    place: Place,
+    place: &Place,
     uid: &OperatorUid,
     sequence: u32,
     piece: KeyedPiece,
@@ -113,8 +129,9 @@ fn check_fits(uid: &OperatorUid, size: usize) -> Result<(), Failure> {
     Err(Failure::restart("StateTooLarge", Fault::User, text))
 }
 
-async fn upload(equipment: &Equipment, place: Place, sequence: u32, bytes: Vec<u8>) -> Result<StateData, Failure> {
-    let Place { run, subtask, checkpoint, .. } = place;
+async fn upload(equipment: &Equipment, place: &Place, sequence: u32, bytes: Vec<u8>) -> Result<StateData, Failure> {
+    place.check_wanted()?;
+    let Place { run, subtask, checkpoint, .. } = *place;
     let nonce = crate::edge::random_id();
     let name = paths::state_file(run, checkpoint, subtask, sequence, &nonce);
     let directory = JobPaths::new(&equipment.job.job).checkpoint_directory(run.generation, checkpoint);

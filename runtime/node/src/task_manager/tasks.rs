@@ -39,13 +39,16 @@ pub(crate) struct ActiveRun {
     alive: usize,
     /// Data connections; closed by a cancel.
     open: Option<OpenRun>,
+    /// For each checkpoint that snapshots are stored of: cancelled when it is aborted.
+    aborts: BTreeMap<CheckpointId, CancellationToken>,
 }
 
 impl ActiveRun {
     /// A run whose tasks wait for their state.
-    pub(crate) fn new(run: Run, has_store: bool, tasks: Vec<TaskDescription>, open: Option<OpenRun>) -> Self {
+    pub(crate) fn new(run: Run, has_store: bool, descriptions: Vec<TaskDescription>, open: Option<OpenRun>) -> Self {
         let cancelled = CancellationToken::new();
-        Self { run, has_store, cancelled, waiting: tasks, tasks: BTreeMap::new(), alive: 0, open }
+        let (tasks, aborts) = (BTreeMap::new(), BTreeMap::new());
+        Self { run, has_store, cancelled, waiting: descriptions, tasks, alive: 0, open, aborts }
     }
 
     /// The state has come: starts the threads.
@@ -107,12 +110,23 @@ impl ActiveRun {
         self.handles().for_each(|handle| handle.trigger(barrier.clone()));
     }
 
-    pub(crate) fn checkpoint_completed(&self, checkpoint: CheckpointId) {
+    /// Covers all earlier checkpoints (B5): of those nothing is stored any more.
+    pub(crate) fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
         self.handles().for_each(|handle| handle.checkpoint_completed(checkpoint));
+        self.aborts.retain(|id, _| *id > checkpoint);
     }
 
-    pub(crate) fn checkpoint_aborted(&self, checkpoint: CheckpointId) {
+    /// Uploads of this checkpoint that are not begun never are.
+    pub(crate) fn checkpoint_aborted(&mut self, checkpoint: CheckpointId) {
         self.handles().for_each(|handle| handle.checkpoint_aborted(checkpoint));
+        if let Some(abort) = self.aborts.get(&checkpoint) {
+            abort.cancel();
+        }
+    }
+
+    /// Tells whether a checkpoint that a snapshot was taken for is aborted.
+    pub(crate) fn abort_of(&mut self, checkpoint: CheckpointId) -> CancellationToken {
+        self.aborts.entry(checkpoint).or_default().clone()
     }
 
     fn handles(&self) -> impl Iterator<Item = &TaskHandle> {

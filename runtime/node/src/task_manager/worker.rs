@@ -23,8 +23,7 @@ use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
 use sluice_protocol::{CheckpointId, Run, SubtaskId};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -40,6 +39,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a process that looks for its JobManager counts as ready.
+const LOOKING_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a session ended.
 #[derive(Debug)]
@@ -80,11 +82,19 @@ pub(crate) struct Worker {
     active: Option<ActiveRun>,
     /// Waits for the active run to end.
     pending: Option<Box<Deployment>>,
-    /// The newest run that was ever deployed here.
+    /// The newest run that was deployed in this session.
     newest: Run,
     cancelled_at: Option<Instant>,
-    /// Whether a session is being served.
-    serving: Arc<AtomicBool>,
+    readiness: Arc<Mutex<Readiness>>,
+}
+
+/// What the loop is at, as far as `/readyz` needs to know.
+#[derive(Debug, Clone, Copy)]
+struct Readiness {
+    /// Whether a session is being served: then the loop answers.
+    serving: bool,
+    /// Since when no JobManager has taken this process.
+    looking_since: Option<Instant>,
 }
 
 /// What a session is served with.
@@ -139,7 +149,7 @@ impl Worker {
             pending: None,
             newest: Run::default(),
             cancelled_at: None,
-            serving: Arc::default(),
+            readiness: Arc::new(Mutex::new(Readiness { serving: false, looking_since: Some(Instant::now()) })),
         }
     }
 
@@ -149,13 +159,18 @@ impl Worker {
         Arc::new(move || board.view())
     }
 
-    /// For `/readyz`. A worker that looks for its JobManager has no loop to ask, and counts as ready.
+    /// For `/readyz`: the loop answers and is registered. One that looks for its JobManager counts as ready for
+    /// [`LOOKING_LIMIT`], since a JobManager that starts or is replaced is no fault of this process.
     pub(crate) fn ready_check(&self) -> ReadyCheck {
-        let (sender, serving) = (self.sender.clone(), Arc::clone(&self.serving));
+        let (sender, readiness) = (self.sender.clone(), Arc::clone(&self.readiness));
         Arc::new(move || {
-            let (sender, serving) = (sender.clone(), Arc::clone(&serving));
+            let (sender, readiness) = (sender.clone(), Arc::clone(&readiness));
             let asked = async move {
-                if !serving.load(Ordering::Relaxed) {
+                let Readiness { serving, looking_since } = *readiness.lock().unwrap_or_else(PoisonError::into_inner);
+                if looking_since.is_some_and(|since| since.elapsed() > LOOKING_LIMIT) {
+                    return false;
+                }
+                if !serving {
                     return true;
                 }
                 let (answer, answered) = oneshot::channel();
@@ -165,12 +180,20 @@ impl Worker {
         })
     }
 
+    fn set_readiness(&self, change: impl FnOnce(&mut Readiness)) {
+        change(&mut self.readiness.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Registers and does what the JobManager says, until the session ends and no task runs any more.
+    ///
+    /// A session begins without tasks and without memory of runs: it may be with another process, which numbers its
+    /// attempts anew.
     pub(crate) async fn serve(&mut self, session: Session) -> SessionOutcome {
+        self.newest = Run::default();
         let Session { outgoing, mut incoming } = session;
         let mut link =
             Link { outgoing, registered: false, heard: Instant::now(), heartbeat_timeout: REGISTRATION_ANSWER };
-        self.serving.store(true, Ordering::Relaxed);
+        self.set_readiness(|readiness| readiness.serving = true);
         link.send(FromTaskManager::Register(self.registration.clone()));
         let outcome = self.exchange(&mut link, &mut incoming).await;
         // Nothing of a session outlives it: a new one begins without tasks.
@@ -178,7 +201,10 @@ impl Worker {
         self.pending = None;
         self.cancel_active();
         let ended = self.wait_for_end(&link).await;
-        self.serving.store(false, Ordering::Relaxed);
+        self.set_readiness(|readiness| {
+            readiness.serving = false;
+            readiness.looking_since.get_or_insert_with(Instant::now);
+        });
         match ended {
             Ok(()) => outcome,
             Err(message) => SessionOutcome::Stuck(message),
@@ -198,6 +224,7 @@ impl Worker {
                         link.registered = true;
                         link.heartbeat_timeout = heartbeat_timeout.as_duration();
                         ticks = self::ticks((link.heartbeat_timeout / 5).min(HEARTBEAT_INTERVAL));
+                        self.set_readiness(|readiness| readiness.looking_since = None);
                         info!(%heartbeat_timeout, "registered");
                     } else if let Some(outcome) = self.obey(link, message) {
                         return outcome;
@@ -241,8 +268,8 @@ impl Worker {
     }
 
     /// Refuses what is of another run (N2).
-    fn with_active(&self, run: Run, act: impl FnOnce(&ActiveRun)) {
-        match self.active.as_ref().filter(|active| active.run == run) {
+    fn with_active(&mut self, run: Run, act: impl FnOnce(&mut ActiveRun)) {
+        match self.active.as_mut().filter(|active| active.run == run) {
             Some(active) => act(active),
             None => debug!(%run, "a message of another run was refused"),
         }
@@ -382,10 +409,11 @@ impl Worker {
         link.send(FromTaskManager::Decline { run, subtask, checkpoint, failure });
     }
 
-    fn store(&self, run: Run, subtask: SubtaskId, snapshot: TaskSnapshot) {
-        let Some(active) = &self.active else { return };
+    fn store(&mut self, run: Run, subtask: SubtaskId, snapshot: TaskSnapshot) {
+        let Some(active) = &mut self.active else { return };
         let checkpoint = snapshot.barrier.checkpoint;
-        let place = Place { run, subtask, checkpoint, has_store: active.has_store };
+        let aborted = active.abort_of(checkpoint);
+        let place = Place { run, subtask, checkpoint, has_store: active.has_store, aborted };
         let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
         tokio::spawn(async move {
             tokio::select! {
@@ -410,6 +438,9 @@ impl Worker {
             return;
         }
         match result {
+            _ if self.active.as_mut().is_some_and(|active| active.abort_of(checkpoint).is_cancelled()) => {
+                debug!(%run, %subtask, %checkpoint, "the snapshot of an aborted checkpoint is dropped");
+            }
             Ok(Stored { state, metrics }) => {
                 self.board.acknowledged(subtask, &metrics);
                 link.send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics });

@@ -12,10 +12,14 @@ use crate::ledger::Ends;
 use crate::ledger::append::backoff;
 use crate::message::{FromTaskManager, Registration, ToTaskManager};
 use crate::restart::{CountedFailure, RestartDecision};
-use crate::time::TimeSpan;
+use crate::time::{TimeSpan, Timestamp};
 
 /// Heartbeats are sent this many times per loss timeout.
 const HEARTBEATS_PER_TIMEOUT: u64 = 5;
+
+/// Tasks that are deployed must run within this time, or within the checkpoint timeout if that is longer: restoring
+/// reads what a checkpoint wrote.
+const DEPLOY_TIMEOUT: TimeSpan = TimeSpan::from_secs(600);
 
 /// A TaskManager that cannot end its tasks within this many loss timeouts is given up.
 const CANCEL_TIMEOUTS: u64 = 6;
@@ -144,8 +148,9 @@ impl JobMaster {
         let keeps_files = !self.journal.in_memory && self.coordinator.is_some();
         let directory = keeps_files.then(|| self.journal.paths.generation_directory(self.config.generation));
         let states = self.restored.as_mut().map(|restored| std::mem::take(&mut restored.states));
+        let timeout = self.deploy_timeout();
         let Some((execution, deployments)) =
-            Execution::plan(run, &self.config.graph, &slots, states, directory.as_deref())
+            Execution::plan((run, self.now.plus(timeout)), &self.config.graph, &slots, states, directory.as_deref())
         else {
             return;
         };
@@ -156,6 +161,36 @@ impl JobMaster {
         self.status.restored_from = self.restored.as_ref().map(|restored| restored.info.clone());
         self.execution = Some(execution);
         self.phase = Phase::Deploying;
+    }
+
+    fn deploy_timeout(&self) -> TimeSpan {
+        self.config.options.checkpointing.as_ref().map_or(DEPLOY_TIMEOUT, |one| one.timeout.max(DEPLOY_TIMEOUT))
+    }
+
+    /// When an attempt that is being deployed has failed.
+    pub(super) fn deploy_deadline(&self) -> Option<Timestamp> {
+        let execution = self.execution.as_ref().filter(|_| matches!(self.phase, Phase::Deploying))?;
+        Some(execution.deadline)
+    }
+
+    /// Tasks that never say that they run fail the attempt.
+    pub(super) fn check_deployment(&mut self) {
+        if self.deploy_deadline().is_none_or(|deadline| deadline > self.now) {
+            return;
+        }
+        let Some(execution) = &self.execution else { return };
+        let late: Vec<_> = execution.deploying().collect();
+        let Some(first) = late.first().copied() else { return };
+        let message = format!(
+            "{} of {} tasks have not begun to run within {} of their deployment, the first of them {first}: look at the \
+             log of its TaskManager; reading the state to restore may take too long (checkpointing.timeout allows more)",
+            late.len(),
+            execution.subtasks().len(),
+            self.deploy_timeout()
+        );
+        let session = execution.session_of(first);
+        let failure = Failure::restart("DeploymentTimeout", Fault::External, message);
+        self.fail_attempt(failure, session.map(|session| (session, first)));
     }
 
     fn on_task(&mut self, session: SessionId, run: Run, subtask: SubtaskId, state: TaskState) {

@@ -124,11 +124,13 @@ impl JobMaster {
 
     pub(super) fn exit(&mut self, kind: ExitKind, reason: &str, message: &str, by: Option<Generation>) {
         self.shut_task_managers_down();
-        let (reason, message) = (reason.to_owned(), message.to_owned());
-        self.exit_with(ExitRecord { kind, reason, message, by_generation: by.map(|by| by.0) });
+        self.exit_with(ExitRecord { by_generation: by.map(|by| by.0), ..ExitRecord::new(kind, reason, message) });
     }
 
-    fn exit_with(&mut self, record: ExitRecord) {
+    /// The last word also says how far the ledger is known: the controller may have missed the last report (N3).
+    fn exit_with(&mut self, mut record: ExitRecord) {
+        let last = self.journal.last;
+        record.ledger_entry = (last > 0 && !self.journal.in_memory).then_some(last);
         self.status.message.clone_from(&record.message);
         self.phase = Phase::Over;
         self.actions.push(Action::Exit(record));
@@ -160,5 +162,5 @@ fn exit_record(kind: &EndKind) -> ExitRecord {
         }
         EndKind::Failed { failure, .. } => (ExitKind::Failed, failure.reason.as_str(), failure.message.clone()),
     };
-    ExitRecord { kind, reason: reason.to_owned(), message, by_generation: None }
+    ExitRecord::new(kind, reason, message)
 }

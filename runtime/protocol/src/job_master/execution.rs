@@ -7,6 +7,7 @@ use crate::job_master::task_managers::Slot;
 use crate::message::{Deployment, Placement, TaskDeployment};
 use crate::state::SubtaskState;
 use crate::status::VertexStatus;
+use crate::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far a task is.
@@ -21,6 +22,8 @@ pub(super) enum TaskState {
 #[derive(Debug)]
 pub(super) struct Execution {
     pub(super) run: Run,
+    /// When all its tasks must have said that they run.
+    pub(super) deadline: Timestamp,
     tasks: BTreeMap<SubtaskId, (SessionId, TaskState)>,
 }
 
@@ -28,7 +31,7 @@ impl Execution {
     /// Spreads the job over slots, subtask i of every vertex into slot i, and says what to deploy where. `None`:
     /// there are too few slots.
     pub(super) fn plan(
-        run: Run,
+        (run, deadline): (Run, Timestamp),
         graph: &JobGraph,
         slots: &[Slot],
         mut restore: Option<BTreeMap<SubtaskId, SubtaskState>>,
@@ -52,7 +55,7 @@ impl Execution {
             let state_directory = state_directory.map(ToOwned::to_owned);
             (session, Deployment { run, tasks, placement: placement.clone(), state_directory })
         };
-        Some((Self { run, tasks }, by_session.into_iter().map(deployment).collect()))
+        Some((Self { run, deadline, tasks }, by_session.into_iter().map(deployment).collect()))
     }
 
     pub(super) fn contains(&self, subtask: SubtaskId) -> bool {
@@ -87,6 +90,14 @@ impl Execution {
 
     pub(super) fn all_run(&self) -> bool {
         self.tasks.values().all(|(_, state)| *state != TaskState::Deploying)
+    }
+
+    /// Those that have not said that they run.
+    pub(super) fn deploying(&self) -> impl Iterator<Item = SubtaskId> + '_ {
+        let waited_for = |(subtask, (_, state)): (&SubtaskId, &(SessionId, TaskState))| {
+            (*state == TaskState::Deploying).then_some(*subtask)
+        };
+        self.tasks.iter().filter_map(waited_for)
     }
 
     pub(super) fn all_finished(&self) -> bool {

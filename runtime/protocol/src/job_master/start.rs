@@ -24,8 +24,19 @@ use std::collections::BTreeMap;
 pub(super) struct Loading {
     pub(super) location: SnapshotLocation,
     pub(super) allow_non_restored_state: bool,
-    /// The reader of the job directory that was given instead of a snapshot.
+    /// The reader of another job's ledger: of the job directory that was given instead of a snapshot, or of the one
+    /// that the checkpoint lies in.
     foreign: Option<LedgerReader>,
+    /// Whether the checkpoint's owner must be asked whether it has ended (K7).
+    asks_owner: bool,
+    /// The checkpoint's description, while its owner is being asked.
+    read: Option<Box<Metadata>>,
+}
+
+impl Loading {
+    const fn new(location: SnapshotLocation, allow_non_restored_state: bool) -> Self {
+        Self { location, allow_non_restored_state, foreign: None, asks_owner: false, read: None }
+    }
 }
 
 /// A snapshot handed out to subtasks.
@@ -142,7 +153,7 @@ impl JobMaster {
 
     fn load_place(&mut self, from: &str, allow_non_restored_state: bool) {
         let location = SnapshotLocation::parse(from, self.config.storage_uri.as_deref());
-        self.start_loading(Loading { location, allow_non_restored_state, foreign: None });
+        self.start_loading(Loading { asks_owner: true, ..Loading::new(location, allow_non_restored_state) });
     }
 
     /// Reads the `_metadata` of a snapshot, unless it is at hand.
@@ -153,8 +164,7 @@ impl JobMaster {
             return;
         }
         let location = SnapshotLocation { directory: reference.directory.clone(), is_snapshot: true };
-        let allow_non_restored_state = reference.allow_non_restored_state;
-        self.start_loading(Loading { location, allow_non_restored_state, foreign: None });
+        self.start_loading(Loading::new(location, reference.allow_non_restored_state));
     }
 
     fn start_loading(&mut self, loading: Loading) {
@@ -168,13 +178,12 @@ impl JobMaster {
 
     pub(super) fn on_metadata_loaded(&mut self, reply: StoreReply) {
         let Some(loading) = &mut self.loading else { return };
-        let (place, directory) = (loading.location.metadata(), loading.location.directory.clone());
+        let place = loading.location.metadata();
         match reply {
             StoreReply::Object(bytes) => {
                 self.clear_store_notice();
-                let allow = self.loading.take().is_some_and(|loading| loading.allow_non_restored_state);
                 match Metadata::from_bytes(&bytes, &paths::uri(self.config.storage_uri.as_deref(), &place)) {
-                    Ok(metadata) => self.hand_out(&directory, metadata, allow),
+                    Ok(metadata) => self.ask_owner(metadata),
                     Err(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
                 }
             }
@@ -195,6 +204,45 @@ impl JobMaster {
         }
     }
 
+    /// A checkpoint where another job wrote it: only when that job has ended may it be restored (K7).
+    fn ask_owner(&mut self, metadata: Metadata) {
+        let Some(mut loading) = self.loading.take() else { return };
+        let owner = loading.location.owner().filter(|owner| loading.asks_owner && *owner != self.journal.paths);
+        let Some(owner) = owner else {
+            return self.hand_out(&loading.location.directory, metadata, loading.allow_non_restored_state);
+        };
+        let mut reader = LedgerReader::new(owner, 0);
+        let operation = reader.start();
+        loading.read = Some(Box::new(metadata));
+        loading.foreign = Some(reader);
+        self.loading = Some(loading);
+        self.store(Purpose::ReadForeignLedger, operation);
+    }
+
+    fn on_foreign_ledger(&mut self, last: Option<&Entry>) {
+        let Some(mut loading) = self.loading.take() else { return };
+        let is_own = loading.location.job() == self.journal.paths;
+        if let Some(entry) = last.filter(|entry| !is_own && !entry.folded().state.is_terminal()) {
+            let place = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
+            return self.refuse_snapshot("CheckpointInUse", &in_use(&place, entry));
+        }
+        if let Some(metadata) = loading.read.take() {
+            return self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
+        }
+        let latest = last.and_then(|entry| entry.folded().latest().map(|latest| latest.key));
+        if let Some(key) = latest {
+            let directory = loading.location.job().checkpoint_directory(key.generation, key.id);
+            loading.location = SnapshotLocation { directory, is_snapshot: true };
+            loading.asks_owner = false;
+        }
+        let key = loading.location.metadata();
+        self.loading = Some(loading);
+        match latest {
+            Some(_) => self.store(Purpose::LoadMetadata, StoreOperation::Get { key }),
+            None => self.on_snapshot_missing(),
+        }
+    }
+
     pub(super) fn on_foreign_ledger_read(&mut self, reply: StoreReply) {
         let Some(loading) = &mut self.loading else { return };
         let Some(reader) = &mut loading.foreign else { return };
@@ -205,14 +253,7 @@ impl JobMaster {
                 self.store_later(Purpose::ReadForeignLedger, operation, &failure);
             }
             ReadStep::Refused(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
-            ReadStep::End(last) => {
-                let latest = last.and_then(|entry| entry.folded().latest().map(|latest| latest.key));
-                let Some(key) = latest else { return self.on_snapshot_missing() };
-                let directory = loading.location.job().checkpoint_directory(key.generation, key.id);
-                loading.location = SnapshotLocation { directory, is_snapshot: true };
-                let key = loading.location.metadata();
-                self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
-            }
+            ReadStep::End(last) => self.on_foreign_ledger(last.as_deref()),
         }
     }
 
@@ -358,4 +399,14 @@ impl JobMaster {
     pub(super) fn exit_unreadable_ledger(&mut self, error: &LedgerError) {
         self.exit_user_error(&Failure::user("LedgerUnreadable", error.to_string()));
     }
+}
+
+fn in_use(place: &str, last: &Entry) -> String {
+    format!(
+        "{place} belongs to a job that has not ended: the last entry of its ledger, number {} of generation {}, is no \
+         terminal one, so it may remove the checkpoint at any time. Stop that job first (a suspended one will do), or \
+         restore a savepoint of it; if nothing runs it any more, copy the checkpoint's directory to another place and \
+         restore the copy",
+        last.number, last.generation
+    )
 }

@@ -116,6 +116,26 @@ fn a_task_manager_that_cannot_end_its_tasks_is_given_up() {
 }
 
 #[test]
+fn tasks_that_never_come_to_run_fail_the_attempt_by_name() {
+    let mut config = config(1);
+    config.options.checkpointing.as_mut().unwrap().tolerable_failures = TolerableFailures::Count(1000);
+    let mut bench = Bench::new(config);
+    bench.runs_tasks = false;
+    bench.register(1);
+    bench.pass(599_000);
+    assert_eq!(bench.status().failed_attempts, 0);
+    bench.pass(1000);
+    let failure = &bench.status().failures[0].failure;
+    assert_eq!((failure.reason.as_str(), bench.state()), ("DeploymentTimeout", JobState::Restarting));
+    assert!(failure.message.starts_with("2 of 2 tasks have not begun to run within 10m"), "{failure:?}");
+    bench.runs_tasks = true;
+    bench.pass(1000);
+    assert_eq!((bench.state(), bench.status().failed_attempts), (JobState::Running, 1));
+    bench.pass(700_000);
+    assert_eq!(bench.status().failed_attempts, 1, "a job that runs has no such deadline");
+}
+
+#[test]
 fn a_silent_task_manager_is_lost_after_the_timeout_and_replaced() {
     let mut bench = Bench::running(config(1));
     bench.is_silent = true;
@@ -338,16 +358,76 @@ fn a_start_that_finds_too_little_or_too_much_appends_nothing() {
     moved.generation = Generation(2);
     moved.directive = Directive { id: "2".into(), seen: 0, start: StartFrom::Empty };
     let moved = bench.succeeded_by(moved);
-    assert_eq!(moved.exit.as_ref().unwrap().kind, ExitKind::StateMoved);
+    let exit = moved.exit.as_ref().unwrap();
+    assert_eq!((exit.kind, exit.ledger_entry), (ExitKind::StateMoved, Some(1)));
     assert_eq!(moved.ledger().len(), 1);
 }
 
+/// Has taken checkpoint 1 and was stopped with checkpoint 2, the one that is retained.
+fn stopped() -> Bench {
+    let mut bench = Bench::running(config(1));
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    bench.event(Event::Command(Command::Stop));
+    bench.acknowledge_all(2);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    bench
+}
+
+fn restoring(uid: &str, from: &str) -> crate::job_master::JobMasterConfig {
+    let mut config = config(1);
+    config.job.uid = uid.to_owned();
+    config.directive.start = StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false };
+    config
+}
+
+/// K7: its owner may drop it at any time.
 #[test]
-fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
+fn a_checkpoint_of_a_job_that_has_not_ended_is_refused() {
     let mut first = Bench::running(config(1));
     first.pass(1000);
     first.acknowledge_all(1);
     for from in ["1/chk-1", "1/chk-1/_metadata", ""] {
+        let second = first.clone_store_for(restoring("2", &format!("s3://bucket/root/default/pv-1/{from}")));
+        let exit = second.exit.clone().unwrap();
+        assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "CheckpointInUse"));
+        assert!(exit.message.contains("s3://bucket/root/default/pv-1") && exit.message.contains("Stop that job"));
+        assert!(second.ledger_of("2").is_empty());
+    }
+}
+
+#[test]
+fn a_copy_a_savepoint_and_an_own_checkpoint_are_restored_while_the_job_runs() {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    for copy in ["copies/chk-1", "savepoints/default/pv-1/1-1"] {
+        first.store.copy("default/pv-1/1/chk-1/_metadata", &format!("{copy}/_metadata"));
+        let mut second = first.clone_store_for(restoring("2", &format!("s3://bucket/root/{copy}")));
+        second.register(1);
+        assert_eq!(second.status().restored_from.as_ref().unwrap().path, format!("s3://bucket/root/{copy}"));
+    }
+    for own in ["s3://bucket/root/default/pv-1/1/chk-1", "s3://bucket/root/default/pv-1"] {
+        let mut next = restoring("1", own);
+        next.generation = Generation(2);
+        next.directive.id = "2".into();
+        next.directive.seen = first.ledger().len() as u64;
+        let mut next = first.clone_store_for(next);
+        next.register(1);
+        assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(1), "{:?}", next.exit);
+    }
+}
+
+#[test]
+fn the_last_word_names_the_last_ledger_entry() {
+    assert_eq!(stopped().exit.unwrap().ledger_entry, Some(4), "Started, two Checkpoints, Stopped");
+    assert_eq!(Bench::new(no_checkpoints(1)).exit, None);
+}
+
+#[test]
+fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
+    let first = stopped();
+    for from in ["1/chk-2", "1/chk-2/_metadata", ""] {
         let mut second = config(2);
         second.job.uid = "2".into();
         let from = format!("s3://bucket/root/default/pv-1/{from}");
@@ -356,15 +436,13 @@ fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
         second.register(1);
         second.register(2);
         let restored = second.status().restored_from.clone().unwrap();
-        assert_eq!(restored.path, "s3://bucket/root/default/pv-1/1/chk-1");
+        assert_eq!(restored.path, "s3://bucket/root/default/pv-1/1/chk-2");
     }
 }
 
 #[test]
 fn a_snapshot_that_is_not_there_or_does_not_fit_is_a_users_error_and_changes_nothing() {
-    let mut first = Bench::running(config(1));
-    first.pass(1000);
-    first.acknowledge_all(1);
+    let first = stopped();
     let start = |from: &str| StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false };
     let mut second = config(1);
     second.job.uid = "2".into();
@@ -377,7 +455,7 @@ fn a_snapshot_that_is_not_there_or_does_not_fit_is_a_users_error_and_changes_not
     let mut third = config(1);
     third.job.uid = "3".into();
     third.graph.max_parallelism = 64;
-    third.directive.start = start("s3://bucket/root/default/pv-1/1/chk-1");
+    third.directive.start = start("s3://bucket/root/default/pv-1/1/chk-2");
     let third = first.clone_store_for(third);
     assert_eq!(third.exit.as_ref().unwrap().reason, "SnapshotIncompatible");
 }

@@ -9,8 +9,17 @@ use crate::restart::FailureCounts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+/// The most checkpoints that a job may retain. Each takes up to 165 bytes of the fold, so that beside them
+/// [`FOLD_LIMIT`](super::entry::FOLD_LIMIT) leaves 53 KB for everything else: 50 requests with their results, 200
+/// first entries, the failures of [`FailureCounts`], and URIs of pins and savepoints.
+pub const MAX_RETAINED: u32 = 64;
+
 /// Requests whose results are kept (L1).
 const REQUESTS_LIMIT: usize = 50;
+
+/// Bytes of a failure's message that the fold keeps: of the job's end, and of each request's. JSON may double them.
+const END_MESSAGE_LIMIT: usize = 2000;
+const REQUEST_MESSAGE_LIMIT: usize = 150;
 
 /// The job as its ledger tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -197,7 +206,9 @@ impl Fold {
                 self.request(Request { id: id.clone(), kind: kind.clone(), deadline: *deadline, result: None });
             }
             EntryKind::Savepoint { id, path } => self.answer(id, RequestResult::Path(path.clone())),
-            EntryKind::SavepointFailed { id, failure } => self.answer(id, RequestResult::Failed(failure.clone())),
+            EntryKind::SavepointFailed { id, failure } => {
+                self.answer(id, RequestResult::Failed(shortened(failure, REQUEST_MESSAGE_LIMIT)));
+            }
             EntryKind::Disposed { path } => self.savepoints.retain(|kept| kept != path),
             EntryKind::Pinned { snapshot, holder } => {
                 self.pins.push(Pin { snapshot: snapshot.clone(), holder: holder.clone() });
@@ -210,7 +221,7 @@ impl Fold {
             EntryKind::Cancelled { drops } => self.end(LedgerState::Cancelled, drops),
             EntryKind::Failed { failure } => {
                 self.end(LedgerState::Failed, &[]);
-                self.failure = Some(failure.clone());
+                self.failure = Some(shortened(failure, END_MESSAGE_LIMIT));
             }
             EntryKind::HandedOver { .. } => self.state = LedgerState::HandedOver,
             EntryKind::MovedTo { .. } => self.end(LedgerState::MovedTo, &[]),
@@ -244,4 +255,15 @@ impl Fold {
             request.result = Some(result);
         }
     }
+}
+
+/// A failure whose message has hardly more than so many bytes: every entry carries it on, the failure's own entry has it
+/// whole.
+fn shortened(failure: &Failure, limit: usize) -> Failure {
+    let mut failure = failure.clone();
+    if failure.message.len() > limit {
+        failure.message.truncate(failure.message.floor_char_boundary(limit));
+        failure.message.push('…');
+    }
+    failure
 }

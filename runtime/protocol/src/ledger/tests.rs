@@ -285,6 +285,62 @@ fn an_empty_ledger_and_a_failing_store_are_different_things() {
     assert!(matches!(reader.on_reply(no_answer()), ReadStep::Failed(_)));
 }
 
+/// The largest fold that a job can come to, with every number and list as long as it may get and long names: it can be
+/// written, so no job fails for having taken another checkpoint.
+#[test]
+fn the_largest_fold_can_be_written() {
+    use super::fold::{Pin, Request, RequestResult, SinkSlots};
+    use crate::restart::{CountedFailure, FailureCounts};
+    const MOST: u64 = u64::MAX - 1000;
+    let uri = |number: u64| format!("s3://{}/{MOST}-{}", "b".repeat(180), MOST + number);
+    let mut failures = FailureCounts::new(MOST);
+    for number in 0..100 {
+        failures.record(CountedFailure::Attempt(Generation(MOST + number), Attempt(u32::MAX)), Timestamp(MOST));
+        failures.record(CountedFailure::JobManager(Generation(MOST + number)), Timestamp(MOST));
+    }
+    let pin = |number| Pin { snapshot: uri(number), holder: "h".repeat(60) };
+    let sink = || SinkSlots { uid: "s".repeat(60).into(), parallelism: u32::MAX, slots: u32::MAX };
+    let kept = |number: u64| RetainedCheckpoint {
+        key: CheckpointKey { generation: Generation(MOST), id: CheckpointId(MOST + number) },
+        triggered_at: Timestamp(MOST),
+        completed_at: Timestamp(MOST),
+        bytes: MOST,
+    };
+    let mut last = entry(MOST, MOST, started(None));
+    last.fold = Fold {
+        retained: (1..=u64::from(MAX_RETAINED)).map(kept).collect(),
+        requests: vec![],
+        pins: (0..8).map(pin).collect(),
+        savepoints: (0..32).map(uri).collect(),
+        failures,
+        sinks: (0..16).map(|_| sink()).collect(),
+        first_entries: (0..200).map(|number| MOST + number).collect(),
+        trimmed_below: MOST,
+        probed: Some("e".repeat(100)),
+        directive: "d".repeat(60),
+        ..Fold::default()
+    };
+    let long = Failure::external("SomethingWithALongNameFailed", "\"".repeat(100_000));
+    for number in 0..60 {
+        let id = format!("{}{number}", "r".repeat(40));
+        let requested =
+            EntryKind::SavepointRequested { id: id.clone(), kind: "savepoint".into(), deadline: Timestamp(MOST) };
+        let answered = EntryKind::SavepointFailed { id, failure: long.clone() };
+        for kind in [requested, answered] {
+            last = Entry { fold: last.folded(), kind, ..last };
+        }
+    }
+    last = Entry { fold: last.folded(), kind: EntryKind::Failed { failure: long }, ..last };
+    let fold = last.folded();
+    assert_eq!((fold.requests.len(), fold.retained.len()), (50, MAX_RETAINED as usize));
+    assert!(matches!(&fold.requests[49], Request { result: Some(RequestResult::Failed(_)), .. }));
+    assert!(fold.failure.as_ref().is_some_and(|failure| failure.message.ends_with('…')));
+    let bytes = serde_json::to_vec(&fold).unwrap().len();
+    assert!(bytes <= FOLD_LIMIT, "{bytes}");
+    let again = Entry { fold, ..entry(MOST, MOST, started(None)) };
+    assert!(again.to_bytes().is_ok());
+}
+
 // --- Deciding: N3, L3 ------------------------------------------------------------------------------------------
 
 fn decide(generation: u64, id: &str, seen: u64, start: StartFrom, last: Option<&Entry>) -> StartDecision {

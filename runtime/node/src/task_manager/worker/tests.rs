@@ -15,7 +15,7 @@ const LONG: TimeSpan = TimeSpan::from_secs(60);
 struct Played {
     to_worker: mpsc::Sender<ToTaskManager>,
     from_worker: mpsc::UnboundedReceiver<FromTaskManager>,
-    outcome: JoinHandle<SessionOutcome>,
+    outcome: JoinHandle<(SessionOutcome, Worker)>,
     sink: Collected,
     subtasks: Vec<SubtaskId>,
 }
@@ -24,14 +24,12 @@ fn run(attempt: u32) -> Run {
     Run { generation: Generation(1), attempt: Attempt(attempt) }
 }
 
-async fn play(heartbeat_timeout: TimeSpan) -> Played {
-    let sink = Collected::default();
-    let program = program(Some(10_000), &sink);
-    let subtasks = program.graph.vertices.iter().flat_map(|vertex| {
-        (0..vertex.parallelism).map(|index| SubtaskId { vertex: vertex.id, index: SubtaskIndex(index) })
-    });
-    let subtasks = subtasks.collect();
-    let job = JobDescription { job: job_id(), program, options: options(None), restore: None };
+fn description(sink: &Collected) -> JobDescription {
+    JobDescription { job: job_id(), program: program(Some(10_000), sink), options: options(None), restore: None }
+}
+
+fn worker(sink: &Collected) -> Worker {
+    let job = description(sink);
     let registration = Registration {
         task_manager: TaskManagerId::from("tm"),
         process: ProcessId(edge::random_id()),
@@ -41,10 +39,25 @@ async fn play(heartbeat_timeout: TimeSpan) -> Played {
         fingerprint: job.program.graph.fingerprint(),
     };
     let storage = open_storage(&job.options).unwrap();
-    let mut worker = Worker::new(registration, job, storage, None);
+    Worker::new(registration, job, storage, None)
+}
+
+async fn play(heartbeat_timeout: TimeSpan) -> Played {
+    let sink = Collected::default();
+    serve(worker(&sink), sink, heartbeat_timeout).await
+}
+
+async fn serve(mut worker: Worker, sink: Collected, heartbeat_timeout: TimeSpan) -> Played {
+    let subtasks = worker.equipment.job.program.graph.vertices.iter().flat_map(|vertex| {
+        (0..vertex.parallelism).map(|index| SubtaskId { vertex: vertex.id, index: SubtaskIndex(index) })
+    });
+    let subtasks = subtasks.collect();
     let (to_worker, incoming) = mpsc::channel(16);
     let (outgoing, from_worker) = mpsc::unbounded_channel();
-    let outcome = tokio::spawn(async move { worker.serve(Session { outgoing, incoming }).await });
+    let outcome = tokio::spawn(async move {
+        let outcome = worker.serve(Session { outgoing, incoming }).await;
+        (outcome, worker)
+    });
     let mut played = Played { to_worker, from_worker, outcome, sink, subtasks };
     assert!(matches!(played.next().await, FromTaskManager::Register(_)));
     played.say(ToTaskManager::Registered { heartbeat_timeout }).await;
@@ -52,6 +65,19 @@ async fn play(heartbeat_timeout: TimeSpan) -> Played {
 }
 
 impl Played {
+    /// The session ends, and the worker opens another.
+    async fn reconnect(self) -> Self {
+        let Self { to_worker, outcome, sink, .. } = self;
+        drop(to_worker);
+        let (outcome, worker) = outcome.await.unwrap();
+        assert!(matches!(outcome, SessionOutcome::Lost { registered: true, .. }), "{outcome:?}");
+        serve(worker, sink, LONG).await
+    }
+
+    async fn outcome(self) -> SessionOutcome {
+        self.outcome.await.unwrap().0
+    }
+
     async fn say(&self, message: ToTaskManager) {
         self.to_worker.send(message).await.unwrap();
     }
@@ -85,6 +111,12 @@ impl Played {
         }
     }
 
+    async fn wait_for_output(&self) {
+        while self.sink.last_values().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Nothing comes out of the sink any more.
     async fn assert_quiet(&self) {
         let before = self.sink.last_values();
@@ -104,7 +136,7 @@ async fn half_the_timeout_of_silence_ends_the_tasks() {
     let waited = silent_since.elapsed();
     assert!(waited >= Duration::from_millis(200) && waited < SHORT.as_duration(), "{waited:?}");
     played.assert_quiet().await;
-    let outcome = played.outcome.await.unwrap();
+    let outcome = played.outcome().await;
     assert!(matches!(outcome, SessionOutcome::Lost { registered: true, .. }), "{outcome:?}");
 }
 
@@ -119,7 +151,54 @@ async fn a_newer_run_begins_when_the_older_has_ended_and_older_ones_are_refused(
     played.wait_running(run(3)).await;
     played.say(ToTaskManager::Shutdown).await;
     assert_eq!(played.next().await, FromTaskManager::TasksEnded { run: run(3) });
-    assert!(matches!(played.outcome.await.unwrap(), SessionOutcome::Shutdown));
+    assert!(matches!(played.outcome().await, SessionOutcome::Shutdown));
+}
+
+/// A JobManager that was started again without a ledger numbers its attempts anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_job_manager_finds_no_tasks_and_may_deploy_the_same_run() {
+    let mut played = play(LONG).await;
+    played.deploy(run(2)).await;
+    played.wait_running(run(2)).await;
+    played.wait_for_output().await;
+    let mut played = played.reconnect().await;
+    played.assert_quiet().await;
+    played.deploy(run(1)).await;
+    played.wait_running(run(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_ready_while_it_is_registered_or_looks_for_a_short_time() {
+    let worker = worker(&Collected::default());
+    let ready = worker.ready_check();
+    assert!(ready().await);
+    worker.set_readiness(|readiness| readiness.looking_since = Instant::now().checked_sub(LOOKING_LIMIT * 2));
+    assert!(!ready().await, "it looks for too long");
+    let played = serve(worker, Collected::default(), LONG).await;
+    let mut ticks = ticks(Duration::from_millis(20));
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while !ready().await {
+            ticks.tick().await;
+        }
+    })
+    .await
+    .expect("it is ready once it is registered");
+    drop(played);
+}
+
+#[test]
+fn nothing_of_an_aborted_checkpoint_is_stored() {
+    let mut active = ActiveRun::new(run(1), true, Vec::new(), None);
+    let subtask = SubtaskId { vertex: sluice_protocol::VertexId(0), index: SubtaskIndex(0) };
+    let place = |active: &mut ActiveRun, id| {
+        let (checkpoint, aborted) = (CheckpointId(id), active.abort_of(CheckpointId(id)));
+        Place { run: run(1), subtask, checkpoint, has_store: true, aborted }
+    };
+    let [four, five] = [4, 5].map(|id| place(&mut active, id));
+    active.checkpoint_aborted(CheckpointId(4));
+    assert!(four.check_wanted().is_err_and(|failure| failure.reason == "CheckpointAborted"));
+    assert!(place(&mut active, 4).check_wanted().is_err(), "what is frozen later is not stored either");
+    assert!(five.check_wanted().is_ok(), "only 4 is aborted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

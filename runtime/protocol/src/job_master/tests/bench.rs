@@ -69,6 +69,11 @@ impl Store {
         self.objects.insert(key.to_owned(), bytes.to_vec());
     }
 
+    pub(super) fn copy(&mut self, from: &str, to: &str) {
+        let bytes = self.objects[from].clone();
+        self.objects.insert(to.to_owned(), bytes);
+    }
+
     pub(super) fn holds(&self, key: &str) -> bool {
         self.objects.contains_key(key)
     }
