@@ -1,22 +1,32 @@
 //! An S3 server inside the test's process: linearizable, with conditional puts, lists and multipart uploads, and
 //! with faults on demand. Path-style addresses and signed requests only; objects live in memory.
 //!
+//! It can speak TLS with a certificate made for the test ([`Authority`]), and be an STS that exchanges web identity
+//! tokens for temporary keys ([`WebIdentity`]).
+//!
 //! For tests only. Callers can rely on what docs/protocol.md assumes of a store (unless
 //! [`Options::ignore_if_none_match`] breaks it on purpose), and on every accepted put being visible at once.
 //!
 //! The map: [`TestS3`] starts and steers a server; `listener` accepts connections and plays outages; `service`
-//! speaks the protocol; `buckets` holds the objects behind one lock; [`Fault`] is what a hook does to a request.
+//! speaks the protocol; `identity` knows the keys and `sts` hands out temporary ones; `buckets` holds the objects behind
+//! one lock; [`Fault`] is what a hook does to a request.
 
 mod buckets;
 mod fault;
+mod identity;
 mod listener;
 mod service;
+mod sts;
+mod tls;
 
 pub use fault::{Fault, Outage, Request};
+pub use identity::{Session, WebIdentity};
+pub use tls::{Authority, Certificate};
 
 use buckets::Buckets;
 use bytes::Bytes;
 use fault::Control;
+use identity::Identities;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +47,10 @@ pub struct Options {
     pub ignore_if_none_match: bool,
     /// The most keys of one page of a list.
     pub page_size: usize,
+    /// It speaks TLS, with this certificate.
+    pub certificate: Option<Certificate>,
+    /// It is an STS too, for this role.
+    pub web_identity: Option<WebIdentity>,
 }
 
 impl Default for Options {
@@ -48,6 +62,8 @@ impl Default for Options {
             buckets: vec!["test".to_owned()],
             ignore_if_none_match: false,
             page_size: 1000,
+            certificate: None,
+            web_identity: None,
         }
     }
 }
@@ -58,6 +74,7 @@ pub struct TestS3 {
     options: Options,
     buckets: Arc<Buckets>,
     control: Arc<Control>,
+    identities: Identities,
     listener: JoinHandle<()>,
 }
 
@@ -65,27 +82,42 @@ impl TestS3 {
     /// Starts a server on the current tokio runtime.
     ///
     /// # Errors
-    /// When the address cannot be bound.
+    /// When the address cannot be bound, or the certificate is none.
     pub async fn start(options: Options) -> io::Result<Self> {
         let socket = tokio::net::TcpListener::bind(&options.address).await?;
         let address = socket.local_addr()?;
         let buckets = Arc::new(Buckets::new(&options));
         let control = Arc::new(Control::default());
-        let service = service::build_service(&options, Arc::clone(&buckets), Arc::clone(&control));
-        let listener = tokio::spawn(listener::serve(socket, address, service, control.watch_outage()));
-        Ok(Self { address, options, buckets, control, listener })
+        let identities = Identities::new(&options);
+        let acceptor = options.certificate.as_ref().map(Certificate::acceptor).transpose()?;
+        let service = service::build_service(identities.clone(), Arc::clone(&buckets), Arc::clone(&control));
+        let server = listener::Server { service, acceptor };
+        let listener = tokio::spawn(listener::serve(socket, address, server, control.watch_outage()));
+        Ok(Self { address, options, buckets, control, identities, listener })
     }
 
     /// Its URL.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.options.certificate.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// What it was made with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// From now on this web identity token is exchanged for keys, and those before it are expired.
+    pub fn accept_token(&self, token: &str) {
+        self.identities.accept_token(token);
+    }
+
+    /// The temporary access keys that were handed out for tokens so far.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        self.identities.sessions()
     }
 
     /// Asks this hook about every request from now on.

@@ -1,11 +1,11 @@
 //! S3's operations in terms of [`Buckets`], each passing the faults that a test asked for.
 
-use crate::Options;
 use crate::buckets::Buckets;
 use crate::fault::{Control, Fault, Request};
+use crate::identity::Identities;
+use crate::sts::Sts;
 use bytes::Bytes;
 use futures::TryStreamExt;
-use s3s::auth::SimpleAuth;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput, CompleteMultipartUploadOutput,
     CreateBucketInput, CreateBucketOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput,
@@ -26,9 +26,11 @@ struct Service {
     control: Arc<Control>,
 }
 
-pub(crate) fn build_service(options: &Options, buckets: Arc<Buckets>, control: Arc<Control>) -> S3Service {
+pub(crate) fn build_service(identities: Identities, buckets: Arc<Buckets>, control: Arc<Control>) -> S3Service {
     let mut builder = S3ServiceBuilder::new(Service { buckets, control });
-    builder.set_auth(SimpleAuth::from_single(&options.access_key_id, options.secret_access_key.as_str()));
+    builder.set_auth(identities.clone());
+    builder.set_access(identities.clone());
+    builder.set_route(Sts { identities });
     builder.build()
 }
 

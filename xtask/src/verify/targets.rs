@@ -1,6 +1,6 @@
 //! Which test targets belong to which suite, told by package and name.
 //!
-//! Targets named `kafka` and `process_*` need services, wherever they are; `simulation*` is a suite of its own; those of
+//! Targets named `kafka`, `real_s3` and `process_*` need services, wherever they are; `simulation*` is a suite of its own; those of
 //! `sluice-e2e` need a cluster; every other target needs nothing.
 
 use anyhow::{Context, Result};
@@ -46,7 +46,7 @@ impl Targets {
     fn of_suite(&mut self, package: &str, target: &str) -> &mut Vec<String> {
         match target {
             _ if package == "sluice-e2e" => &mut self.cluster,
-            "kafka" => &mut self.services,
+            "kafka" | "real_s3" => &mut self.services,
             _ if target.starts_with("process_") => &mut self.services,
             _ if target.starts_with("simulation") => &mut self.simulation,
             _ => &mut self.plain,
@@ -64,6 +64,7 @@ mod tests {
         for (package, target) in [
             ("sluice-e2e", "process_like_name"),
             ("sluice-connectors", "kafka"),
+            ("sluice-storage", "real_s3"),
             ("sluice-tests", "process_outage"),
             ("sluice-tests", "simulation"),
             ("sluice-storage", "conformance"),
@@ -71,7 +72,7 @@ mod tests {
             targets.of_suite(package, target).push(target.to_owned());
         }
         assert_eq!(targets.cluster, ["process_like_name"]);
-        assert_eq!(targets.services, ["kafka", "process_outage"]);
+        assert_eq!(targets.services, ["kafka", "real_s3", "process_outage"]);
         assert_eq!(targets.simulation, ["simulation"]);
         assert_eq!(targets.plain, ["conformance"]);
     }

@@ -1,9 +1,11 @@
 //! What an S3 server's refusal means: for the caller's next step ([`StoreFailureKind`]) and for a person.
 
+mod causes;
+
 use crate::{StoreFailure, StoreFailureKind, unreachable, unsuitable};
-use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use causes::{NoCredentials, TlsFailure, find_no_credentials, find_tls_failure, root_causes};
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -51,8 +53,10 @@ impl Place<'_> {
 pub(super) enum Refusal {
     /// The server answered.
     Answer { status: u16, code: String, message: String },
-    /// No credentials were found or they could not be had.
-    Credentials { missing: bool, message: String },
+    /// There are no credentials to sign with.
+    Credentials(NoCredentials),
+    /// No TLS connection to the server, or to STS, and a new attempt would go the same way.
+    Tls(TlsFailure),
     /// No connection, or it broke.
     Connection(String),
     /// The request never left.
@@ -68,8 +72,11 @@ impl Display for Refusal {
                     [status.as_str(), code, message.trim_end_matches('.')].into_iter().filter(|word| !word.is_empty());
                 f.write_str(&words.collect::<Vec<_>>().join(" "))
             }
-            Self::Credentials { missing: true, .. } => f.write_str("no credentials were found"),
-            Self::Credentials { message, .. } => write!(f, "credentials could not be had: {message}"),
+            Self::Credentials(NoCredentials::Missing) => f.write_str("no credentials were found"),
+            Self::Credentials(NoCredentials::Refused(message) | NoCredentials::Unavailable(message)) => {
+                write!(f, "credentials could not be had: {message}")
+            }
+            Self::Tls(failure) => f.write_str(&failure.message),
             Self::Connection(message) | Self::Request(message) => f.write_str(message),
         }
     }
@@ -109,20 +116,31 @@ impl Refusal {
     }
 
     fn verdict(&self, place: &Place<'_>) -> (StoreFailureKind, String) {
-        let (status, code) = match self {
-            Self::Answer { status, code, .. } => (*status, code.as_str()),
-            Self::Credentials { missing: false, .. } | Self::Connection(_) => {
-                let advice = "check that the server is up and reachable from here, and storageOptions.endpoint";
-                return (StoreFailureKind::Unreachable, advice.to_owned());
-            }
-            Self::Credentials { missing: true, .. } => {
-                let advice = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (on Kubernetes: name a Secret in \
-                              storageOptions.credentialsSecret), or use web identity";
-                return (StoreFailureKind::Denied, advice.to_owned());
-            }
-            Self::Request(_) => return (StoreFailureKind::Unsuitable, "check storage and storageOptions".to_owned()),
+        let (kind, advice) = match self {
+            Self::Answer { status, code, .. } => return verdict_of_answer(*status, code, place),
+            Self::Connection(_) => (
+                StoreFailureKind::Unreachable,
+                "check that the server is up and reachable from here, and storageOptions.endpoint",
+            ),
+            Self::Credentials(NoCredentials::Unavailable(_)) => (
+                StoreFailureKind::Unreachable,
+                "check that what hands out the credentials (for web identity: STS, AWS_ENDPOINT_URL_STS) is up and \
+                 reachable from here",
+            ),
+            Self::Credentials(NoCredentials::Missing) => (
+                StoreFailureKind::Denied,
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (on Kubernetes: name a Secret in \
+                 storageOptions.credentialsSecret), or use web identity",
+            ),
+            Self::Credentials(NoCredentials::Refused(_)) => (
+                StoreFailureKind::Denied,
+                "check that AWS_WEB_IDENTITY_TOKEN_FILE holds a current token and that the role in AWS_ROLE_ARN trusts \
+                 its issuer and subject (on Kubernetes: the annotation of the pods' service account)",
+            ),
+            Self::Tls(failure) => (StoreFailureKind::Unsuitable, failure.advice),
+            Self::Request(_) => (StoreFailureKind::Unsuitable, "check storage and storageOptions"),
         };
-        verdict_of_answer(status, code, place)
+        (kind, advice.to_owned())
     }
 }
 
@@ -175,9 +193,12 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
-        if let Some(credentials) = find_credentials_error(&error) {
-            let missing = matches!(credentials, CredentialsError::CredentialsNotLoaded(_));
-            return Self::Credentials { missing, message: DisplayErrorContext(credentials).to_string() };
+        // First of all: STS may be what is not trusted.
+        if let Some(failure) = find_tls_failure(&error) {
+            return Self::Tls(failure);
+        }
+        if let Some(cause) = find_no_credentials(&error) {
+            return Self::Credentials(cause);
         }
         match &error {
             SdkError::ServiceError(service) => Self::Answer {
@@ -194,29 +215,4 @@ where
             _ => Self::Connection(root_causes(&error)),
         }
     }
-}
-
-fn find_credentials_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
-    let mut current = Some(error);
-    while let Some(error) = current {
-        if let Some(found) = error.downcast_ref::<CredentialsError>() {
-            return Some(found);
-        }
-        current = error.source();
-    }
-    None
-}
-
-/// The messages of an error's chain, outermost first, each once.
-fn root_causes(error: &(dyn Error + 'static)) -> String {
-    let mut messages: Vec<String> = Vec::new();
-    let mut current = Some(error);
-    while let Some(error) = current {
-        let message = error.to_string();
-        if !messages.contains(&message) {
-            messages.push(message);
-        }
-        current = error.source();
-    }
-    messages.join(": ")
 }

@@ -1,6 +1,8 @@
 //! What the tests of stores share: a store on the in-process server, a directory that goes away.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+pub mod suite;
+
 use sluice_storage::{S3Credentials, S3Settings, S3Store, StoreDeadlines};
 use sluice_test_s3::TestS3;
 use std::path::{Path, PathBuf};
