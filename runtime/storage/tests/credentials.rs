@@ -26,8 +26,8 @@ async fn child() {
     let Ok(endpoint) = std::env::var(ENDPOINT) else { return };
     let options = StorageOptions { endpoint: Some(endpoint), path_style: true, ..StorageOptions::default() };
     let store = open_store("s3://test/child", Some(&options)).unwrap();
-    let mut keys = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(key) = keys.next_line().await.unwrap() {
+    for key in std::io::stdin().lines() {
+        let key = key.unwrap();
         let result = store.put_if_absent(&key, bytes::Bytes::from_static(b"x")).await;
         let failure = result.err().map(|failure| serde_json::to_string(&failure).unwrap());
         println!("{REPLY}{}", failure.unwrap_or_default());
