@@ -21,7 +21,7 @@ pub use manifest::{ManifestError, parse_manifest, to_yaml};
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
 pub use status::{LastCheckpoint, StatusFailure, StreamJobState, StreamJobStatus};
-pub use validate::{Problem, validate, validate_name};
+pub use validate::{Problem, validate, validate_name, warnings};
 
 /// The API group of every Sluice kind.
 pub const GROUP: &str = "sluice.dev";

@@ -51,6 +51,13 @@ pub fn validate(spec: &StreamJobSpec) -> Vec<Problem> {
     problems.0
 }
 
+/// What a spec that can run says in vain: for a person to know, not for a refusal.
+#[must_use]
+pub fn warnings(spec: &StreamJobSpec) -> Vec<Problem> {
+    let of_checkpointing = spec.checkpointing.iter().flat_map(CheckpointingSpec::warnings);
+    of_checkpointing.map(|(_, message)| Problem { field: "spec.checkpointing".to_owned(), message }).collect()
+}
+
 /// A StreamJob's name: pods `<name>-<generation>-tm-<n>` and the Service `<name>-jm` must be legal names too.
 ///
 /// # Errors
@@ -133,14 +140,19 @@ fn validate_checkpointing(checkpointing: &CheckpointingSpec, problems: &mut Prob
     if storage != "JobManager" {
         validate_uri("spec.checkpointing.storage", storage, "where checkpoints are kept, or JobManager", problems);
     }
+    if let Some(savepoints) = &checkpointing.savepoint_storage {
+        validate_uri("spec.checkpointing.savepointStorage", savepoints, "where savepoints are kept", problems);
+    }
     validate_storage_options(checkpointing, problems);
+    validate_alignment(checkpointing, problems);
     refuse_what_is_not_there_yet(checkpointing, problems);
 }
 
 fn validate_storage_options(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
     let Some(options) = &checkpointing.storage_options else { return };
+    let places = [Some(&checkpointing.storage), checkpointing.savepoint_storage.as_ref()];
     problems.refuse_unless(
-        checkpointing.storage.starts_with("s3://"),
+        places.into_iter().flatten().any(|place| place.starts_with("s3://")),
         "spec.checkpointing.storageOptions",
         format!("apply to s3:// storage only, and storage is {}; remove them", checkpointing.storage),
     );
@@ -165,15 +177,32 @@ fn refuse_what_is_not_there_yet(checkpointing: &CheckpointingSpec, problems: &mu
         "spec.checkpointing.unaligned",
         format!("{yet}; set it to false: checkpoints are aligned"),
     );
+}
+
+/// What contradicts the way barriers go, on effective values: each message names both fields and what to do.
+fn validate_alignment(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
+    let CheckpointingSpec { mode, unaligned, alignment_timeout, max_concurrent, .. } = checkpointing;
     problems.refuse_unless(
-        checkpointing.alignment_timeout == TimeSpan::default(),
-        "spec.checkpointing.alignmentTimeout",
-        format!("{yet}; remove it: checkpoints are aligned"),
+        !unaligned || *mode == CheckpointingMode::ExactlyOnce,
+        "spec.checkpointing.unaligned",
+        "is true, but mode is AtLeastOnce, under which no channel waits for a barrier: set mode to ExactlyOnce, or \
+         unaligned to false",
     );
     problems.refuse_unless(
-        checkpointing.savepoint_storage.is_none(),
-        "spec.checkpointing.savepointStorage",
-        format!("{yet}; remove it: there are no savepoints"),
+        !unaligned || checkpointing.effective_max_concurrent() == 1,
+        "spec.checkpointing.unaligned",
+        format!(
+            "is true, but maxConcurrent is {max_concurrent}: rows that one barrier has overtaken cannot be in two \
+             checkpoints; set maxConcurrent to 1, or unaligned to false"
+        ),
+    );
+    problems.refuse_unless(
+        *unaligned || *alignment_timeout == TimeSpan::default(),
+        "spec.checkpointing.alignmentTimeout",
+        format!(
+            "is {alignment_timeout}, but unaligned is false, so no barrier ever overtakes: set unaligned to true, or remove \
+             alignmentTimeout"
+        ),
     );
 }
 

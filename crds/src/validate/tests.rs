@@ -86,16 +86,57 @@ fn places_of_storage() {
 
 #[test]
 fn what_cannot_be_obeyed_yet_is_refused_by_name() {
-    let cases = [
-        ("mode", json!("AtLeastOnce")),
-        ("unaligned", json!(true)),
-        ("alignmentTimeout", json!("1s")),
-        ("savepointStorage", json!("s3://bucket/savepoints")),
-    ];
+    let cases = [("mode", json!("AtLeastOnce")), ("unaligned", json!(true))];
     for (name, value) in cases {
         let (pointer, field) = (format!("/checkpointing/{name}"), format!("spec.checkpointing.{name}"));
         assert_refused(&[(&pointer, value)], &field, "not supported yet");
     }
+}
+
+#[test]
+fn contradictions_about_alignment_name_both_fields() {
+    let of = |options: Value| {
+        let mut problems = validate(&spec_with(&[("/checkpointing", options)]));
+        problems.retain(|problem| !problem.message.contains("not supported yet"));
+        problems
+    };
+    let refused = |options: Value, field: &str, words: &[&str]| {
+        let problems = of(options);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].field, field);
+        words.iter().for_each(|word| assert!(problems[0].message.contains(word), "{}", problems[0]));
+    };
+    let field = "spec.checkpointing.unaligned";
+    let both = json!({"interval": "1s", "unaligned": true, "mode": "AtLeastOnce"});
+    refused(both, field, &["AtLeastOnce", "set mode to ExactlyOnce, or unaligned to false"]);
+    let many = json!({"interval": "1s", "unaligned": true, "maxConcurrent": 3});
+    refused(many, field, &["maxConcurrent is 3", "set maxConcurrent to 1"]);
+    let paused = json!({"interval": "1s", "unaligned": true, "maxConcurrent": 3, "minPause": "1s"});
+    assert_eq!(of(paused), [], "its effective maxConcurrent is 1");
+    let alone = json!({"interval": "1s", "alignmentTimeout": "1s"});
+    refused(alone, "spec.checkpointing.alignmentTimeout", &["unaligned is false", "set unaligned to true"]);
+    assert_eq!(of(json!({"interval": "1s", "alignmentTimeout": "1s", "unaligned": true})), []);
+}
+
+#[test]
+fn a_pause_that_overrules_max_concurrent_is_warned_of() {
+    let spec = |options: Value| spec_with(&[("/checkpointing", options)]);
+    let both = spec(json!({"interval": "1s", "minPause": "1s", "maxConcurrent": 2}));
+    assert_eq!(validate(&both), []);
+    let warnings = warnings(&both);
+    assert!(warnings.len() == 1 && warnings[0].message.contains("maxConcurrent is 2, but minPause 1s"), "{warnings:?}");
+    assert_eq!(super::warnings(&spec(json!({"interval": "1s", "minPause": "1s"}))), []);
+}
+
+#[test]
+fn savepoints_may_lie_elsewhere() {
+    let options = json!({
+        "interval": "1s", "storage": "file:///checkpoints", "savepointStorage": "s3://savepoints",
+        "storageOptions": {"pathStyle": true},
+    });
+    assert_eq!(validate(&spec_with(&[("/checkpointing", options)])), []);
+    let field = "spec.checkpointing.savepointStorage";
+    assert_refused(&[("/checkpointing/savepointStorage", json!("here"))], field, "where savepoints are kept");
 }
 
 #[test]

@@ -57,7 +57,15 @@ pub(crate) fn plan(arguments: &PlanArguments) -> Result<u8, CommandError> {
 
 fn describe(path: &Path) -> Result<JobDescription, CommandError> {
     let manifest = read_manifest(path)?;
+    warn(&manifest);
     Ok(build_job(&manifest, &job_of(&manifest))?)
+}
+
+/// Complains about what the manifest says in vain.
+pub(crate) fn warn(manifest: &StreamJob) {
+    for problem in sluice_crds::warnings(&manifest.spec) {
+        output::complain(&format!("warning: {problem}"));
+    }
 }
 
 /// The job that a manifest names; its uid is not known here.

@@ -6,7 +6,7 @@
 use crate::checkpoint::place::address_of;
 use crate::error::CommandError;
 use crate::output;
-use crate::plan::job_of;
+use crate::plan::{job_of, warn};
 use crate::progress::Progress;
 use crate::signals::Signals;
 use clap::Args;
@@ -72,6 +72,7 @@ pub(crate) fn default_checkpoint_storage() -> Result<String, CommandError> {
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let manifest = adapted(read_manifest(&arguments.manifest)?, &arguments)?;
     let job = build_job(&manifest, &job_of(&manifest))?;
+    warn(&manifest);
     let progress = Progress::new(&job.program.graph);
     let rest_bind = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.rest_port));
     let switches = Switches::default();

@@ -299,11 +299,13 @@ async fn commands_carry_the_generation_and_are_run_once() {
     let another = client.execute(Generation(2), "a", &Command::Cancel).await.unwrap_err();
     assert!(matches!(&another, ControlError::AnotherJobManager { .. }), "{another}");
     assert!(another.to_string().contains("generation 1"), "{another}");
+    let trigger = Command::TriggerCheckpoint { id: "b".to_owned() };
+    assert_eq!(client.describe().await.unwrap(), (job_id(), Generation(1)));
     let stranger = JobId { uid: "2".to_owned(), ..job_id() };
     let another = client.watch(&stranger, Generation(1)).await.err().unwrap();
     assert!(matches!(another, ControlError::AnotherJobManager { .. }), "{another}");
-    assert!(client.execute(Generation(1), "b", &Command::TriggerCheckpoint).await.unwrap());
-    assert!(!client.execute(Generation(1), "b", &Command::TriggerCheckpoint).await.unwrap());
+    assert!(client.execute(Generation(1), "b", &trigger).await.unwrap());
+    assert!(!client.execute(Generation(1), "b", &trigger).await.unwrap());
     assert!(client.execute(Generation(1), "c", &Command::Cancel).await.unwrap());
     let record = within(cluster.record).await.unwrap();
     assert_eq!((record.kind, record.reason.as_str()), (ExitKind::Stopped, "Cancelled"));

@@ -27,6 +27,7 @@ mod execution;
 mod journal;
 mod operations;
 mod reporting;
+mod savepoints;
 mod start;
 mod task_managers;
 
@@ -34,19 +35,21 @@ use crate::RandomSource;
 use crate::coordinator::CheckpointCoordinator;
 use crate::failure::{ExitRecord, Failure};
 use crate::graph::JobGraph;
+use crate::history::CheckpointHistory;
 use crate::ids::{Attempt, CheckpointId, Generation, JobId, ProcessId};
-use crate::ledger::CheckpointKey;
 use crate::ledger::append::backoff;
 use crate::ledger::read::LedgerReader;
+use crate::ledger::{CheckpointKey, SavepointKind};
 use crate::message::{FromTaskManager, ToTaskManager};
 use crate::metadata::Metadata;
 use crate::options::JobOptions;
 use crate::restart::{FailureCounts, RestartPolicy};
-use crate::status::JobStatus;
+use crate::status::{JobStatus, RequestStatus};
 use crate::store::{OperationId, StoreFailure, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use execution::Execution;
 use journal::{EndKind, Journal};
@@ -93,6 +96,12 @@ pub struct Planted {
     pub own_append_is_foreign: bool,
     /// N3 broken: the directive's conditions are not checked.
     pub no_directive_check: bool,
+    /// K4 broken: a savepoint whose entry is under way at its deadline has failed.
+    pub deadline_decides: bool,
+    /// K5 broken: savepoints and unaligned checkpoints are under way together.
+    pub overlapping_savepoints: bool,
+    /// K6 broken: what failed checkpoints and savepoints left is kept.
+    pub keeps_dead: bool,
 }
 
 /// What a start carries (N3).
@@ -167,8 +176,35 @@ pub enum Command {
     Stop,
     /// End with `Cancelled`.
     Cancel,
-    /// Trigger a checkpoint now.
-    TriggerCheckpoint,
+    /// Take a checkpoint now.
+    TriggerCheckpoint {
+        /// Names the request in the status.
+        id: String,
+    },
+    /// Take a savepoint.
+    Savepoint(SavepointRequest),
+    /// Remove a savepoint.
+    Dispose {
+        /// Names the request in the status.
+        id: String,
+        /// URI of its directory or its `_metadata`.
+        path: String,
+    },
+}
+
+/// A savepoint that is asked for (K4).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SavepointRequest {
+    /// Names the request: repeated, it is not carried out twice, also by a later JobManager.
+    pub id: String,
+    /// What for.
+    pub kind: SavepointKind,
+    /// URI below which it goes; `checkpointing.savepointStorage` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// How long it may take, from the moment the request is taken.
+    pub timeout: TimeSpan,
 }
 
 /// What to do.
@@ -251,6 +287,16 @@ pub struct JobMaster {
     storing: BTreeMap<CheckpointId, checkpoints::Storing>,
     /// Failed or dropped checkpoints of this generation, to be removed once a later one is complete (K6).
     dead: Vec<CheckpointKey>,
+    /// Directories of savepoints that did not come to be, likewise.
+    dead_savepoints: Vec<String>,
+    history: Arc<CheckpointHistory>,
+    /// Checkpoints that were asked for.
+    asked: Vec<savepoints::AskedCheckpoint>,
+    /// Answers that no ledger entry holds.
+    answers: Vec<RequestStatus>,
+    last_savepoint_failure: Option<String>,
+    /// Commands that came before the ledger was taken.
+    early: Vec<Command>,
     /// The latest snapshot's description by its directory, so that a restart in place need not read it.
     cached: Option<(String, Metadata)>,
     loading: Option<Loading>,
@@ -292,6 +338,12 @@ impl JobMaster {
             execution: None,
             storing: BTreeMap::new(),
             dead: Vec::new(),
+            dead_savepoints: Vec::new(),
+            history: Arc::default(),
+            asked: Vec::new(),
+            answers: Vec::new(),
+            last_savepoint_failure: None,
+            early: Vec::new(),
             cached: None,
             loading: None,
             restored: None,
@@ -344,6 +396,7 @@ impl JobMaster {
         let times = [
             due,
             heartbeat,
+            self.savepoint_deadline(),
             self.journal.next_wakeup(),
             self.operations.next_wakeup(),
             self.task_managers.next_loss(timeout),
@@ -357,6 +410,12 @@ impl JobMaster {
     #[must_use]
     pub const fn status(&self) -> &JobStatus {
         &self.status
+    }
+
+    /// How the last checkpoints went.
+    #[must_use]
+    pub const fn history(&self) -> &Arc<CheckpointHistory> {
+        &self.history
     }
 
     fn dispatch(&mut self, event: Event) {
@@ -376,6 +435,7 @@ impl JobMaster {
         }
         let steps: [fn(&mut Self); 7] = [
             Self::tick_journal,
+            Self::tick_savepoints,
             Self::tick_task_managers,
             Self::check_deployment,
             Self::finish_when_all_have,
@@ -440,7 +500,13 @@ impl JobMaster {
             Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
             Purpose::WriteMetadata(id) => self.on_metadata_written(id, reply),
             Purpose::ReadMetadata(id) => self.on_metadata_read_back(id, reply),
-            Purpose::ListDead(_) | Purpose::Sweep | Purpose::ListSameName | Purpose::Delete => {}
+            Purpose::ListDead(_)
+            | Purpose::ListDeadFiles
+            | Purpose::SweepSavepoints(_)
+            | Purpose::ListRemains
+            | Purpose::Sweep
+            | Purpose::ListSameName
+            | Purpose::Delete => {}
         }
     }
 

@@ -14,8 +14,13 @@ pub mod fold;
 pub mod read;
 pub mod trim;
 
-pub use entry::{CheckpointKey, Ends, Entry, EntryHeader, EntryKind, LedgerError, SnapshotReference, StartCause};
-pub use fold::{Fold, LedgerState, MAX_RETAINED, RestorePoint, RetainedCheckpoint};
+pub use entry::{
+    CheckpointKey, Ends, Entry, EntryHeader, EntryKind, LedgerError, SavepointKind, SnapshotReference, StartCause,
+    TakenSavepoint,
+};
+pub use fold::{
+    Fold, LedgerState, LiveSavepoint, MAX_RETAINED, Request, RequestResult, RestorePoint, RetainedCheckpoint,
+};
 
 #[cfg(test)]
 mod tests;

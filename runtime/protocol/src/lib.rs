@@ -12,12 +12,14 @@
 //! - [`message`]: what JobManager and TaskManager say to each other.
 //! - [`store`]: object-store operations as values, so that decisions can ask for them without doing them.
 //! - [`job_master`]: the JobManager's decisions: events in, actions out; [`status`]: what it tells people.
+//! - [`history`]: what became of each checkpoint, for people.
 //! - [`restart`]: whether and when a failed job runs again (F1).
 //! - [`failure`]: whose fault, retry how, and the exit record of a process.
 
 pub mod coordinator;
 pub mod failure;
 pub mod graph;
+pub mod history;
 pub mod ids;
 pub mod job_master;
 pub mod key_group;

@@ -178,6 +178,8 @@ pub enum FromTaskManager {
         checkpoint: CheckpointId,
         /// Its state; paths relative to the checkpoint's directory.
         state: SubtaskState,
+        /// Its state in the savepoint that goes along; paths relative to the savepoint's directory (K4).
+        savepoint: Option<SubtaskState>,
         /// How long what took.
         metrics: CheckpointMetrics,
     },
@@ -213,7 +215,7 @@ pub struct Registration {
 
 /// How long the parts of a subtask's checkpoint took, in milliseconds, and its size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct CheckpointMetrics {
     /// From the trigger to the first barrier.
     pub start_delay_ms: u64,
@@ -223,6 +225,26 @@ pub struct CheckpointMetrics {
     pub sync_ms: u64,
     /// Writing and uploading.
     pub async_ms: u64,
-    /// Bytes of state.
+    /// Bytes that were stored for it: of an incremental one, what has changed.
     pub bytes: u64,
+    /// Bytes of all the state that it holds.
+    pub full_bytes: u64,
+    /// Bytes of rows that its barriers have overtaken.
+    pub in_flight_bytes: u64,
+}
+
+impl CheckpointMetrics {
+    /// Of several subtasks: the longest times, the sums of the sizes.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            start_delay_ms: self.start_delay_ms.max(other.start_delay_ms),
+            alignment_ms: self.alignment_ms.max(other.alignment_ms),
+            sync_ms: self.sync_ms.max(other.sync_ms),
+            async_ms: self.async_ms.max(other.async_ms),
+            bytes: self.bytes.saturating_add(other.bytes),
+            full_bytes: self.full_bytes.saturating_add(other.full_bytes),
+            in_flight_bytes: self.in_flight_bytes.saturating_add(other.in_flight_bytes),
+        }
+    }
 }

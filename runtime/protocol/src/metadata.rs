@@ -5,6 +5,7 @@
 //! [`assign_state`] drops nothing silently.
 
 use crate::graph::{JobGraph, OperatorInfo, OperatorKind};
+use crate::history::CheckpointDetails;
 use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
 use crate::key_group;
 use crate::state::{KeyedStateHandle, OperatorSnapshot, SubtaskState};
@@ -27,6 +28,9 @@ pub struct Metadata {
     pub run: Run,
     /// Its id.
     pub checkpoint: CheckpointId,
+    /// Whether it is a savepoint's: self-contained, and removed by nobody but on request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub savepoint: bool,
     /// Names this very write of it (K2).
     pub nonce: String,
     /// When it was triggered.
@@ -39,6 +43,9 @@ pub struct Metadata {
     pub vertices: Vec<MetadataVertex>,
     /// What each operator of each subtask stored.
     pub operators: Vec<OperatorSnapshot>,
+    /// How it was taken, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<CheckpointDetails>>,
 }
 
 /// A vertex of the graph that a snapshot was taken of.

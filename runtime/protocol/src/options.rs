@@ -3,6 +3,7 @@
 //! The types are both the manifest's (serde, schemars) and the runtime's. Limits that span several options
 //! are checked on effective values by `validate`, which names every field that takes part.
 
+use crate::message::Alignment;
 use crate::time::TimeSpan;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,13 +117,58 @@ pub struct CheckpointingSpec {
     /// `s3://bucket/path`, `file:///path`, or `JobManager` (kept in its memory, for trying out; the default).
     #[serde(default = "default_storage")]
     pub storage: String,
-    /// Where savepoints go when a request names no place.
+    /// Where savepoints go when a request names no place; `savepoints` below `storage` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub savepoint_storage: Option<String>,
     /// How the object store is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_options: Option<StorageOptions>,
 }
+
+impl CheckpointingSpec {
+    /// Checkpoints under way at once, in effect: a pause between them makes it one.
+    #[must_use]
+    pub const fn effective_max_concurrent(&self) -> u32 {
+        if self.min_pause.0 > 0 || self.max_concurrent == 0 { 1 } else { self.max_concurrent }
+    }
+
+    /// What the barriers of periodic checkpoints do where rows are queued before them. Those of savepoints are aligned
+    /// whatever the options say (K5).
+    #[must_use]
+    pub const fn alignment(&self) -> Alignment {
+        match self.mode {
+            CheckpointingMode::AtLeastOnce => Alignment::AtLeastOnce,
+            CheckpointingMode::ExactlyOnce if self.unaligned => Alignment::Unaligned { after: self.alignment_timeout },
+            CheckpointingMode::ExactlyOnce => Alignment::Aligned,
+        }
+    }
+
+    /// What is obeyed otherwise than written, each as a reason and a sentence.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<(&'static str, String)> {
+        let Self { min_pause, max_concurrent, .. } = self;
+        let is_overruled = min_pause.0 > 0 && *max_concurrent > 1;
+        let message = || {
+            format!(
+                "checkpointing.maxConcurrent is {max_concurrent}, but minPause {min_pause} makes it 1: a pause between two \
+                 checkpoints leaves no room for two at once; remove one of both"
+            )
+        };
+        is_overruled.then(|| ("MaxConcurrentOverruled", message())).into_iter().collect()
+    }
+
+    /// Where savepoints go when a request names no place: `savepointStorage`, else `savepoints` below the storage of
+    /// checkpoints. `None` with storage `JobManager`: a request must name one then.
+    #[must_use]
+    pub fn savepoint_root(&self) -> Option<String> {
+        let below =
+            || (self.storage != IN_JOB_MANAGER).then(|| format!("{}/savepoints", self.storage.trim_end_matches('/')));
+        self.savepoint_storage.clone().or_else(below)
+    }
+}
+
+/// What `storage` says when checkpoints are kept in the JobManager's memory.
+pub const IN_JOB_MANAGER: &str = "JobManager";
 
 /// How an S3 store is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -238,7 +284,7 @@ const fn default_timeout() -> TimeSpan {
     TimeSpan::from_secs(600)
 }
 fn default_storage() -> String {
-    "JobManager".to_owned()
+    IN_JOB_MANAGER.to_owned()
 }
 
 impl Default for FixedDelay {

@@ -9,6 +9,7 @@
 //! `parse_*` functions read back; nothing else in the project joins path segments of a job.
 
 use crate::ids::{CheckpointId, Generation, JobId, Run, SubtaskId};
+use crate::ledger::CheckpointKey;
 
 /// Name of the object that makes a snapshot of the files beside it.
 pub const METADATA: &str = "_metadata";
@@ -75,6 +76,13 @@ impl JobPaths {
         (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
     }
 
+    /// Whether an object lies below the directory of any generation.
+    #[must_use]
+    pub fn is_below_generation(&self, key: &str) -> bool {
+        let rest = key.strip_prefix(&self.directory).and_then(|rest| rest.strip_prefix('/'));
+        rest.and_then(|rest| rest.split_once('/')).is_some_and(|(generation, _)| number(generation).is_some())
+    }
+
     /// The checkpoint that an object lies under, from its key.
     #[must_use]
     pub fn parse_checkpoint(&self, key: &str) -> Option<(Generation, CheckpointId)> {
@@ -118,6 +126,14 @@ fn is_uuid(text: &str) -> bool {
                 if dashes.contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
             },
         )
+}
+
+/// The checkpoint with which a savepoint was taken, from the key of one of its objects; `prefix` is the directory of the
+/// job's savepoints with a trailing slash.
+#[must_use]
+pub fn parse_savepoint(prefix: &str, key: &str) -> Option<CheckpointKey> {
+    let (generation, id) = key.strip_prefix(prefix)?.split_once('/')?.0.split_once('-')?;
+    Some(CheckpointKey { generation: Generation(number(generation)?), id: CheckpointId(number(id)?) })
 }
 
 fn number(text: &str) -> Option<u64> {

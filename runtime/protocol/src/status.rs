@@ -1,8 +1,9 @@
 //! The status of a job as the JobManager pushes it to the controller, to `sluice run`'s progress line and to
 //! the JSON on port 8081. Readers ignore fields they do not know; writers only add.
 
-use crate::failure::FailureRecord;
+use crate::failure::{Failure, FailureRecord};
 use crate::ids::{Attempt, CheckpointId, Generation, TaskManagerId};
+use crate::ledger::SavepointKind;
 use crate::restart::FailureCounts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,9 @@ pub struct JobStatus {
     pub tasks: u32,
     /// Vertices, for the page and for people.
     pub vertices: Vec<VertexStatus>,
+    /// Requests with their answers: savepoints as the ledger tells them, the last 50; checkpoints, disposals and refusals
+    /// as this process remembers them.
+    pub requests: Vec<RequestStatus>,
     /// Notes that a condition should show: `(reason, message)`, such as an older directory of the same name (N1).
     pub notices: Vec<Notice>,
 }
@@ -103,6 +107,60 @@ pub struct CheckpointInfo {
     pub completed_at: Timestamp,
     /// Bytes of state.
     pub bytes: u64,
+}
+
+/// What somebody asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestStatus {
+    /// Its id.
+    pub id: String,
+    /// What for.
+    pub kind: RequestKind,
+    /// How far.
+    pub state: RequestState,
+    /// URI of what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Why nothing came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+}
+
+/// What can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestKind {
+    /// A savepoint.
+    Savepoint,
+    /// A savepoint to stop with.
+    Stop,
+    /// A savepoint to drain and stop with.
+    Drain,
+    /// A checkpoint now.
+    Checkpoint,
+    /// That a savepoint is removed.
+    Dispose,
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestState {
+    /// Not answered.
+    Pending,
+    /// Done.
+    Completed,
+    /// Given up or refused.
+    Failed,
+}
+
+impl From<SavepointKind> for RequestKind {
+    fn from(kind: SavepointKind) -> Self {
+        match kind {
+            SavepointKind::Savepoint => Self::Savepoint,
+            SavepointKind::Stop => Self::Stop,
+            SavepointKind::Drain => Self::Drain,
+        }
+    }
 }
 
 /// One TaskManager.

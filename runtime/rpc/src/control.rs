@@ -6,7 +6,9 @@
 use crate::transport::{self, MESSAGE_LIMIT};
 pub use crate::v1::job_manager_control_client::JobManagerControlClient;
 pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
-pub use crate::v1::{CommandReply, CommandRequest, JobReference, StatusUpdate, WatchRequest};
+pub use crate::v1::{
+    CommandReply, CommandRequest, DescribeRequest, JobManagerDescription, JobReference, StatusUpdate, WatchRequest,
+};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sluice_protocol::job_master::Command;
@@ -72,6 +74,17 @@ impl ControlClient {
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT);
         Ok(Self { client, address: address.to_owned() })
+    }
+
+    /// Whose JobManager it is.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn describe(&self) -> Result<(JobId, Generation), ControlError> {
+        let mut client = self.client.clone();
+        let call = async move { client.describe(Request::new(DescribeRequest {})).await };
+        let description = self.within_deadline(call).await?.into_inner();
+        Ok((JobId::from(description.job.unwrap_or_default()), Generation(description.generation)))
     }
 
     /// The job's status: now, and whenever it changes. The stream ends when the JobManager does.

@@ -122,6 +122,8 @@ impl Job {
             job: JobId { namespace: "default".to_owned(), name: "golden".to_owned(), uid: "1".to_owned() },
             run: Run { generation: Generation(1), attempt: Attempt(1) },
             checkpoint: CheckpointId(1),
+            savepoint: false,
+            details: None,
             nonce: "n".to_owned(),
             triggered_at: self.now,
             key_group_function: key_group::NAME.to_owned(),

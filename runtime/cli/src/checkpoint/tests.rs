@@ -100,6 +100,8 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
         job: job.clone(),
         run: Run { generation: Generation(1), attempt: Attempt(1) },
         checkpoint: CheckpointId(id),
+        savepoint: false,
+        details: None,
         nonce: "nonce".to_owned(),
         triggered_at: Timestamp(id * 1_000),
         key_group_function: key_group::NAME.to_owned(),
@@ -125,7 +127,7 @@ async fn write_job(store: &dyn ObjectStore, job: &JobId) {
         let at = Timestamp(id * 1_000);
         let checkpoint = RetainedCheckpoint { key, triggered_at: at, completed_at: at, bytes: 100 * id };
         let drops = if id == 3 { vec![CheckpointKey { id: CheckpointId(1), ..key }] } else { vec![] };
-        let kind = EntryKind::Checkpoint { checkpoint, savepoint: None, ends: Ends::None, drops };
+        let kind = EntryKind::Checkpoint { checkpoint, savepoint: None, ends: Ends::None, drops, record: None };
         last = entry(id + 1, kind, last.folded());
         put(paths.ledger_entry(id + 1), last.to_bytes().unwrap()).await;
     }

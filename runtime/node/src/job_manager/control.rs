@@ -5,7 +5,10 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
-use sluice_rpc::control::{CommandReply, CommandRequest, JobManagerControl, StatusUpdate, WatchRequest, status_update};
+use sluice_rpc::control::{
+    CommandReply, CommandRequest, DescribeRequest, JobManagerControl, JobManagerDescription, JobReference,
+    StatusUpdate, WatchRequest, status_update,
+};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
@@ -53,6 +56,11 @@ impl Control {
 #[tonic::async_trait]
 impl JobManagerControl for Control {
     type WatchStream = BoxStream<'static, Result<StatusUpdate, Status>>;
+
+    async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<JobManagerDescription>, Status> {
+        let job = Some(JobReference::from(&self.job));
+        Ok(Response::new(JobManagerDescription { job, generation: self.generation.0 }))
+    }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();

@@ -1,6 +1,10 @@
 //! The slow half of a snapshot: encode what the task froze, upload what is large, say where it lies (K2, design §4).
+//!
+//! With a savepoint everything is stored twice: for recovery, and in files of the savepoint's own, which need no other
+//! (K4).
 
 use super::Equipment;
+use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{KeyedPiece, OperatorState};
@@ -8,9 +12,11 @@ use sluice_engine::task::TaskSnapshot;
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::message::CheckpointMetrics;
 use sluice_protocol::paths::{self, JobPaths};
-use sluice_protocol::state::{INLINE_LIMIT, KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
-use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId};
-use sluice_storage::PutOutcome;
+use sluice_protocol::state::{INLINE_LIMIT, KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use sluice_protocol::store::{StoreFailure, StoreFailureKind};
+use sluice_protocol::{CheckpointId, KeyGroupRange, OperatorUid, Run, SubtaskId};
+use sluice_storage::{ObjectStore, PutOutcome};
+use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +29,8 @@ const JOB_MANAGER_LIMIT: usize = 5 * 1024 * 1024;
 /// What a subtask acknowledges.
 pub(crate) struct Stored {
     pub(crate) state: SubtaskState,
+    /// Its part of the savepoint that goes along.
+    pub(crate) savepoint: Option<SubtaskState>,
     pub(crate) metrics: CheckpointMetrics,
 }
 
@@ -50,6 +58,26 @@ impl Place {
     }
 }
 
+/// Where the files of one snapshot go.
+struct Target {
+    /// The store and the key of the directory in it; `None`: all state travels inline.
+    directory: Option<(Arc<dyn ObjectStore>, String)>,
+}
+
+impl Target {
+    fn of_checkpoint(equipment: &Equipment, place: &Place) -> Self {
+        let paths = JobPaths::new(&equipment.job.job);
+        let directory = paths.checkpoint_directory(place.run.generation, place.checkpoint);
+        let store = || Arc::clone(equipment.storage.executor.home());
+        Self { directory: place.has_store.then(|| (store(), directory)) }
+    }
+
+    fn of_savepoint(equipment: &Equipment, place: &Place, uri: &str) -> Result<Self, Failure> {
+        let resolved = equipment.storage.executor.resolve(uri);
+        Ok(Self { directory: Some(resolved.map_err(|failure| not_stored(place, &failure))?) })
+    }
+}
+
 /// Encodes and uploads.
 ///
 /// # Errors
@@ -58,62 +86,90 @@ pub(crate) async fn store(equipment: &Equipment, place: Place, snapshot: TaskSna
     let started = Instant::now();
     let mut metrics = snapshot.metrics;
     place.check_wanted()?;
+    let savepoint = snapshot.barrier.savepoint.clone();
     let written = tokio::task::spawn_blocking(move || snapshot.write()).await;
     let operators = written
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("writing the snapshot failed: {error}"))))
         .map_err(|error| error.to_failure())?;
-    let operators: Vec<OperatorSnapshot> = futures::stream::iter(number_pieces(operators))
-        .map(|numbered| store_operator(equipment, &place, numbered))
-        .buffered(PARALLEL)
-        .try_collect()
-        .await?;
-    let keyed = operators.iter().flat_map(|operator| &operator.keyed);
-    metrics.bytes = keyed.map(|keyed| keyed.data.size()).sum();
+    let operators = number_pieces(operators);
+    let savepoint = match savepoint {
+        None => None,
+        Some(uri) => {
+            let target = Target::of_savepoint(equipment, &place, &uri)?;
+            Some(store_operators(&target, &place, operators.clone()).await?)
+        }
+    };
+    let state = store_operators(&Target::of_checkpoint(equipment, &place), &place, operators).await?;
+    metrics.bytes = state.operators.iter().flat_map(|operator| &operator.keyed).map(|keyed| keyed.data.size()).sum();
+    metrics.full_bytes = metrics.bytes;
     metrics.async_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Stored { state: SubtaskState { operators }, metrics })
+    Ok(Stored { state, savepoint, metrics })
 }
 
+/// What one operator stores; cheap to clone.
+#[derive(Clone)]
 struct Numbered {
     uid: OperatorUid,
-    state: OperatorState,
-    /// Number of its first piece within the subtask.
-    first: u32,
+    pieces: Vec<Piece>,
+    splits: Vec<SplitState>,
+}
+
+#[derive(Clone)]
+struct Piece {
+    /// Its number within the subtask.
+    sequence: u32,
+    name: String,
+    key_groups: KeyGroupRange,
+    rows: u64,
+    bytes: Bytes,
 }
 
 fn number_pieces(operators: Vec<(OperatorUid, OperatorState)>) -> Vec<Numbered> {
     let mut next = 0;
+    let mut number = |KeyedPiece { name, key_groups, rows, bytes }: KeyedPiece| {
+        let sequence = next;
+        next += 1;
+        Piece { sequence, name, key_groups, rows, bytes: bytes.into() }
+    };
     let number = |(uid, state): (OperatorUid, OperatorState)| {
-        let first = next;
-        next += u32::try_from(state.keyed.len()).unwrap_or(u32::MAX);
-        Numbered { uid, state, first }
+        let pieces = state.keyed.into_iter().map(&mut number).collect();
+        Numbered { uid, pieces, splits: state.splits }
     };
     operators.into_iter().map(number).collect()
 }
 
-async fn store_operator(equipment: &Equipment, place: &Place, numbered: Numbered) -> Result<OperatorSnapshot, Failure> {
-    let Numbered { uid, state, first } = numbered;
-    let mut keyed = Vec::with_capacity(state.keyed.len());
-    for (sequence, piece) in (first..).zip(state.keyed) {
-        keyed.push(store_piece(equipment, place, &uid, sequence, piece).await?);
+async fn store_operators(target: &Target, place: &Place, operators: Vec<Numbered>) -> Result<SubtaskState, Failure> {
+    let operators = futures::stream::iter(operators)
+        .map(|numbered| store_operator(target, place, numbered))
+        .buffered(PARALLEL)
+        .try_collect()
+        .await?;
+    Ok(SubtaskState { operators })
+}
+
+async fn store_operator(target: &Target, place: &Place, numbered: Numbered) -> Result<OperatorSnapshot, Failure> {
+    let Numbered { uid, pieces, splits } = numbered;
+    let mut keyed = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        keyed.push(store_piece(target, place, &uid, piece).await?);
     }
-    Ok(OperatorSnapshot { uid, subtask: place.subtask.index, keyed, splits: state.splits })
+    Ok(OperatorSnapshot { uid, subtask: place.subtask.index, keyed, splits })
 }
 
 async fn store_piece(
-    equipment: &Equipment,
+    target: &Target,
     place: &Place,
     uid: &OperatorUid,
-    sequence: u32,
-    piece: KeyedPiece,
+    piece: Piece,
 ) -> Result<KeyedStateHandle, Failure> {
-    let KeyedPiece { name, key_groups, rows, bytes } = piece;
-    let data = if !place.has_store {
-        check_fits(uid, bytes.len())?;
-        StateData::Inline { bytes }
-    } else if bytes.len() < INLINE_LIMIT {
-        StateData::Inline { bytes }
-    } else {
-        upload(equipment, place, sequence, bytes).await?
+    let Piece { sequence, name, key_groups, rows, bytes } = piece;
+    let data = match &target.directory {
+        None => {
+            check_fits(uid, bytes.len())?;
+            StateData::Inline { bytes: bytes.to_vec() }
+        }
+        Some(_) if bytes.len() < INLINE_LIMIT => StateData::Inline { bytes: bytes.to_vec() },
+        Some((store, directory)) => upload(store, directory, place, sequence, bytes).await?,
     };
     Ok(KeyedStateHandle { name, key_groups, rows, data })
 }
@@ -129,24 +185,31 @@ fn check_fits(uid: &OperatorUid, size: usize) -> Result<(), Failure> {
     Err(Failure::restart("StateTooLarge", Fault::User, text))
 }
 
-async fn upload(equipment: &Equipment, place: &Place, sequence: u32, bytes: Vec<u8>) -> Result<StateData, Failure> {
+async fn upload(
+    store: &Arc<dyn ObjectStore>,
+    directory: &str,
+    place: &Place,
+    sequence: u32,
+    bytes: Bytes,
+) -> Result<StateData, Failure> {
     place.check_wanted()?;
     let Place { run, subtask, checkpoint, .. } = *place;
     let nonce = crate::edge::random_id();
     let name = paths::state_file(run, checkpoint, subtask, sequence, &nonce);
-    let directory = JobPaths::new(&equipment.job.job).checkpoint_directory(run.generation, checkpoint);
-    let key = format!("{directory}/{name}");
     let size = bytes.len() as u64;
-    let failed = |message: String| {
-        Failure::restart(
-            "UploadFailed",
-            Fault::External,
-            format!("checkpoint {checkpoint}, subtask {subtask}: {message}"),
-        )
-    };
-    match equipment.storage.executor.home().put_if_absent(&key, bytes.into()).await {
+    match store.put_if_absent(&format!("{directory}/{name}"), bytes).await {
         // The nonce makes the name ours alone: who finds it taken has put it before, with these bytes.
         Ok(PutOutcome::Created | PutOutcome::Exists) => Ok(StateData::File { path: name, size }),
-        Err(failure) => Err(failed(failure.to_string())),
+        Err(failure) => Err(not_stored(place, &failure)),
     }
+}
+
+/// Waiting may help with a store that does not answer; a missing bucket or permission is for a person.
+fn not_stored(place: &Place, failure: &StoreFailure) -> Failure {
+    let Place { subtask, checkpoint, .. } = place;
+    let fault = match failure.kind {
+        StoreFailureKind::Unreachable => Fault::External,
+        StoreFailureKind::Denied | StoreFailureKind::MissingBucket | StoreFailureKind::Unsuitable => Fault::User,
+    };
+    Failure::restart("UploadFailed", fault, format!("checkpoint {checkpoint}, subtask {subtask}: {failure}"))
 }

@@ -441,9 +441,9 @@ impl Worker {
             _ if self.active.as_mut().is_some_and(|active| active.abort_of(checkpoint).is_cancelled()) => {
                 debug!(%run, %subtask, %checkpoint, "the snapshot of an aborted checkpoint is dropped");
             }
-            Ok(Stored { state, metrics }) => {
+            Ok(Stored { state, savepoint, metrics }) => {
                 self.board.acknowledged(subtask, &metrics);
-                link.send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics });
+                link.send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics });
             }
             Err(failure) => self.decline(link, run, subtask, checkpoint, failure),
         }

@@ -19,7 +19,7 @@ fn active(settings: CheckpointingSpec) -> CheckpointCoordinator {
 
 fn triggered(outputs: &[Output]) -> Vec<u64> {
     let id = |output: &Output| match output {
-        Output::Trigger { barrier, .. } => Some(barrier.checkpoint.0),
+        Output::Trigger(barrier) => Some(barrier.checkpoint.0),
         _ => None,
     };
     outputs.iter().filter_map(id).collect()
@@ -31,8 +31,8 @@ fn declined() -> Failure {
 
 fn complete(coordinator: &mut CheckpointCoordinator, id: u64, now: u64) -> Vec<Output> {
     let id = CheckpointId(id);
-    assert_eq!(coordinator.acknowledge(subtask(0), id, SubtaskState::default()), None);
-    let stored = coordinator.acknowledge(subtask(1), id, SubtaskState::default());
+    assert_eq!(coordinator.acknowledge(subtask(0), id, SubtaskState::default(), None), None);
+    let stored = coordinator.acknowledge(subtask(1), id, SubtaskState::default(), None);
     assert!(matches!(stored, Some(Output::Store(collected)) if collected.states.len() == 2));
     assert!(coordinator.appending(id).is_some());
     coordinator.completed(id, Timestamp(now))
@@ -66,9 +66,10 @@ fn a_later_one_subsumes_an_earlier_one() {
     coordinator.tick(Timestamp(1000));
     assert_eq!(triggered(&coordinator.tick(Timestamp(2000))), [9]);
     let outputs = complete(&mut coordinator, 9, 2100);
-    assert_eq!(outputs, [Output::Aborted { id: CheckpointId(8), ends: Ends::None, failure: None, recorded: false }]);
+    let aborted = Aborted { id: CheckpointId(8), ends: Ends::None, savepoint: None, failure: None, recorded: false };
+    assert_eq!(outputs, [Output::Aborted(aborted)]);
     assert_eq!(coordinator.counters().failed, 0);
-    assert_eq!(coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default()), None);
+    assert_eq!(coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default(), None), None);
 }
 
 #[test]
@@ -77,11 +78,11 @@ fn the_next_trigger_after_a_failed_one_waits_for_the_store_and_backs_off() {
     let mut coordinator = active(CheckpointingSpec { tolerable_failures: unlimited, ..settings() });
     coordinator.tick(Timestamp(1000));
     let outputs = coordinator.fail(CheckpointId(8), declined(), Timestamp(1500));
-    assert!(matches!(&outputs[..], [Output::Aborted { failure: Some(_), .. }]));
-    assert!(coordinator.tick(Timestamp(60_000)).is_empty(), "not before the failure is recorded");
+    assert!(matches!(&outputs[..], [Output::Aborted(Aborted { failure: Some(_), .. })]));
+    assert!(coordinator.tick(Timestamp(9_000)).is_empty(), "not before the failure is recorded");
     coordinator.failure_recorded();
-    assert_eq!(triggered(&coordinator.tick(Timestamp(60_000))), [9]);
-    let mut now = 60_000;
+    assert_eq!(triggered(&coordinator.tick(Timestamp(9_000))), [9]);
+    let mut now = 9_000;
     for id in 9..14 {
         coordinator.fail(CheckpointId(id), declined(), Timestamp(now));
         coordinator.failure_recorded();
@@ -117,7 +118,7 @@ fn more_failures_than_tolerable_fail_the_job_and_name_the_cause_first() {
     coordinator.failure_recorded();
     coordinator.tick(Timestamp(3000));
     let outputs = coordinator.fail(CheckpointId(9), declined(), Timestamp(3000));
-    let [Output::Aborted { .. }, Output::FailJob(failure)] = &outputs[..] else { panic!("{outputs:?}") };
+    let [Output::Aborted(_), Output::FailJob(failure)] = &outputs[..] else { panic!("{outputs:?}") };
     assert!(failure.message.starts_with("the store is away"), "{failure}");
     assert!(failure.message.contains("checkpoint 9") && failure.message.contains("tolerableFailures is 1"));
 }
@@ -139,17 +140,18 @@ fn it_expires_only_before_its_entry_is_sent() {
     let mut coordinator = active(settings());
     coordinator.tick(Timestamp(1000));
     let outputs = coordinator.tick(Timestamp(11_000));
-    let Output::Aborted { failure: Some(failure), .. } = &outputs[0] else { panic!("{outputs:?}") };
+    let Output::Aborted(Aborted { failure: Some(failure), .. }) = &outputs[0] else { panic!("{outputs:?}") };
     assert!(failure.message.contains("2 subtasks did not acknowledge"), "{failure}");
     coordinator.failure_recorded();
 
-    let mut coordinator = active(settings());
+    let unlimited = TolerableFailures::Unlimited(Unlimited::Unlimited);
+    let mut coordinator = active(CheckpointingSpec { tolerable_failures: unlimited, ..settings() });
     coordinator.tick(Timestamp(1000));
-    coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default());
-    coordinator.acknowledge(subtask(1), CheckpointId(8), SubtaskState::default());
-    assert_eq!(coordinator.appending(CheckpointId(8)), Some(Ends::None));
+    coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default(), None);
+    coordinator.acknowledge(subtask(1), CheckpointId(8), SubtaskState::default(), None);
+    assert_eq!(coordinator.appending(CheckpointId(8)), Some((Ends::None, None)));
     assert_eq!(coordinator.tick(Timestamp(11_000)), [Output::GiveUp(CheckpointId(8))]);
-    assert!(coordinator.tick(Timestamp(99_000)).is_empty(), "asked once; the ledger decides");
+    assert!(coordinator.tick(Timestamp(20_999)).is_empty(), "asked once; the ledger decides");
     assert!(coordinator.fail(CheckpointId(8), declined(), Timestamp(99_000)).is_empty());
     assert!(coordinator.completed(CheckpointId(8), Timestamp(99_000)).is_empty());
     assert_eq!(coordinator.counters().completed, 1);
@@ -160,10 +162,10 @@ fn one_whose_entry_is_sent_outlives_its_attempt() {
     let mut coordinator = active(CheckpointingSpec { max_concurrent: 2, ..settings() });
     coordinator.tick(Timestamp(1000));
     coordinator.tick(Timestamp(2000));
-    coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default());
-    coordinator.acknowledge(subtask(1), CheckpointId(8), SubtaskState::default());
+    coordinator.acknowledge(subtask(0), CheckpointId(8), SubtaskState::default(), None);
+    coordinator.acknowledge(subtask(1), CheckpointId(8), SubtaskState::default(), None);
     assert!(coordinator.appending(CheckpointId(8)).is_some());
-    assert_eq!(coordinator.deactivate(), [CheckpointId(9)]);
+    assert_eq!(coordinator.deactivate(), [Dropped { id: CheckpointId(9), savepoint: None }]);
     assert_eq!(coordinator.pending().collect::<Vec<_>>(), [CheckpointId(8)]);
     assert_eq!(coordinator.next_wakeup(), Some(Timestamp(11_000)), "only to give it up");
 }
@@ -176,12 +178,14 @@ fn a_last_one_waits_for_none_but_those_under_way_and_is_asked_for_until_complete
     assert!(coordinator.tick(Timestamp(1100)).is_empty());
     complete(&mut coordinator, 8, 1200);
     let outputs = coordinator.tick(Timestamp(1200));
-    assert!(matches!(outputs[..], [Output::Trigger { ends: Ends::Finish, .. }]), "{outputs:?}");
+    assert!(matches!(&outputs[..], [Output::Trigger(Barrier { ends: Ends::Finish, .. })]), "{outputs:?}");
     assert!(coordinator.tick(Timestamp(5000)).is_empty(), "nothing beside it");
     coordinator.fail(CheckpointId(9), declined(), Timestamp(5000));
     coordinator.failure_recorded();
     let outputs = coordinator.tick(Timestamp(5100));
-    assert!(matches!(outputs[..], [Output::Trigger { ends: Ends::Finish, .. }]), "{outputs:?}");
+    assert!(matches!(&outputs[..], [Output::Trigger(Barrier { ends: Ends::Finish, .. })]), "{outputs:?}");
     complete(&mut coordinator, 10, 5200);
     assert!(triggered(&coordinator.tick(Timestamp(5200))).is_empty());
 }
+
+mod options;

@@ -3,11 +3,12 @@
 //! An attempt is deployed when four things are there: its entry (`Started` or `Restarted`), its time, the state it
 //! restores, and slots of TaskManagers whose older tasks have ended.
 
+use super::checkpoints::StoredState;
 use super::execution::{Execution, TaskState};
 use super::journal::{EndKind, Intent};
 use super::{JobMaster, Phase, Preparing, SessionId};
 use crate::failure::{Failure, FailureRecord, Fault, Retry};
-use crate::ids::{CheckpointId, Run, SubtaskId};
+use crate::ids::{Run, SubtaskId};
 use crate::ledger::Ends;
 use crate::ledger::append::backoff;
 use crate::message::{FromTaskManager, Registration, ToTaskManager};
@@ -45,9 +46,9 @@ impl JobMaster {
                     self.fail_attempt(failure, Some((session, subtask)));
                 }
             }
-            FromTaskManager::Acknowledge { run, subtask, checkpoint, state, .. } => {
+            FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics } => {
                 if self.is_current(session, run, subtask) {
-                    self.on_acknowledged(subtask, checkpoint, state);
+                    self.on_acknowledged(subtask, checkpoint, StoredState { state, savepoint, metrics });
                 }
             }
             FromTaskManager::Decline { run, subtask, checkpoint, failure } => {
@@ -216,6 +217,7 @@ impl JobMaster {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.activate(tasks, base, self.now);
         }
+        self.ask_for_checkpoints();
     }
 
     /// When all sources have read their input, a last checkpoint; when that is complete, or there are no
@@ -228,10 +230,10 @@ impl JobMaster {
         let is_complete = self.coordinator.is_none() || self.journal.fold.ending == Ends::Finish;
         if is_complete {
             if execution.all_finished() {
-                self.end(EndKind::Finished);
+                self.end(self.reached_end());
             }
         } else if execution.sources_finished(&self.config.graph)
-            && let Some(coordinator) = &mut self.coordinator
+            && let Some(coordinator) = self.coordinator.as_mut().filter(|one| !one.has_drained())
         {
             coordinator.request(Ends::Finish);
         }
@@ -285,7 +287,7 @@ impl JobMaster {
         }
     }
 
-    fn prepare_restart(&mut self, cause: Failure, due: crate::time::Timestamp) {
+    pub(super) fn prepare_restart(&mut self, cause: Failure, due: crate::time::Timestamp) {
         self.attempt = self.attempt.next();
         self.restored = None;
         self.phase = Phase::Preparing(Preparing { due, recorded: false, loaded: false });
@@ -311,11 +313,8 @@ impl JobMaster {
 
     /// Ends all tasks of the current attempt, wherever they may be.
     pub(super) fn cancel_execution(&mut self) {
-        let dropped: Vec<CheckpointId> = self.coordinator.as_mut().map(|one| one.deactivate()).unwrap_or_default();
-        for id in dropped {
-            self.forget_storing(id);
-            self.dead.push(crate::ledger::CheckpointKey { generation: self.config.generation, id });
-        }
+        let dropped = self.coordinator.as_mut().map(|one| one.deactivate()).unwrap_or_default();
+        self.drop_checkpoints(dropped);
         let Some(execution) = self.execution.take() else { return };
         for session in execution.sessions() {
             self.cancel_tasks(session, execution.run);

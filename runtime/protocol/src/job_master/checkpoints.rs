@@ -5,17 +5,21 @@
 use super::journal::{EndKind, Intent};
 use super::operations::Purpose;
 use super::{JobMaster, Phase};
-use crate::coordinator::{CheckpointCoordinator, Collected, Output};
+use crate::coordinator::{Aborted, CheckpointCoordinator, Collected, Dropped, Output};
 use crate::failure::{Failure, Fault};
-use crate::ids::{CheckpointId, SubtaskId};
+use crate::history::{CheckpointHistory, RecordState};
+use crate::ids::{CheckpointId, Run, SubtaskId};
 use crate::key_group;
 use crate::ledger::{CheckpointKey, Ends, RetainedCheckpoint};
-use crate::message::ToTaskManager;
+use crate::message::{Barrier, CheckpointMetrics, ToTaskManager};
 use crate::metadata::{self, Metadata, describe_vertices};
-use crate::paths;
+use crate::paths::{self, METADATA};
 use crate::state::{StateData, SubtaskState};
 use crate::status::CheckpointInfo;
-use crate::store::{StoreOperation, StoreReply};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
+use crate::time::Timestamp;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Tries of a `_metadata` before the checkpoint has failed.
 const METADATA_TRIES: u32 = 3;
@@ -27,8 +31,24 @@ const MEMORY_LIMIT: u64 = 5 * 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct Storing {
     metadata: Metadata,
-    bytes: Vec<u8>,
+    /// What is still to be put: its savepoint's `_metadata` first, its own last.
+    parts: VecDeque<Part>,
     tries: u32,
+}
+
+/// What a subtask acknowledges.
+pub(super) struct StoredState {
+    pub(super) state: SubtaskState,
+    pub(super) savepoint: Option<SubtaskState>,
+    pub(super) metrics: CheckpointMetrics,
+}
+
+/// A `_metadata` on its way.
+#[derive(Debug, Clone)]
+struct Part {
+    key: String,
+    bytes: Vec<u8>,
+    nonce: String,
 }
 
 impl JobMaster {
@@ -36,6 +56,13 @@ impl JobMaster {
         let settings = self.config.options.checkpointing.clone();
         let last = self.journal.fold.last_checkpoint;
         self.coordinator = settings.map(|settings| CheckpointCoordinator::new(settings, last));
+        if let Some(coordinator) = self.coordinator.as_mut().filter(|_| self.config.planted.overlapping_savepoints) {
+            coordinator.plant_overlapping_savepoints();
+        }
+        let warnings =
+            self.config.options.checkpointing.as_ref().map(|settings| settings.warnings()).unwrap_or_default();
+        warnings.into_iter().for_each(|(reason, message)| self.set_notice(reason, message));
+        self.history = Arc::new(CheckpointHistory::of_records(&self.journal.fold.history));
     }
 
     pub(super) fn tick_coordinator(&mut self) {
@@ -46,28 +73,35 @@ impl JobMaster {
     pub(super) fn execute(&mut self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Trigger { barrier, .. } => {
-                    let Some(execution) = &self.execution else { continue };
-                    let (run, sessions) = (execution.run, execution.source_sessions(&self.config.graph));
-                    for session in sessions {
-                        self.send(session, ToTaskManager::TriggerCheckpoint { run, barrier: barrier.clone() });
-                    }
-                }
+                Output::Trigger(barrier) => self.trigger_checkpoint(&barrier),
                 Output::Store(collected) => self.store_metadata(collected),
-                Output::Aborted { id, ends, failure, recorded } => self.on_aborted(id, ends, failure, recorded),
+                Output::Aborted(aborted) => self.on_aborted(aborted),
+                Output::NotTriggered(failure) => self.set_notice("CheckpointFailed", failure.message),
                 Output::GiveUp(id) => self.journal.appender.give_up_checkpoint(id),
                 Output::FailJob(failure) => self.fail_attempt(failure, None),
             }
         }
     }
 
-    pub(super) fn on_acknowledged(&mut self, subtask: SubtaskId, id: CheckpointId, state: SubtaskState) {
+    fn trigger_checkpoint(&mut self, barrier: &Barrier) {
+        let Some(execution) = &self.execution else { return };
+        let (run, sessions) = (execution.run, execution.source_sessions(&self.config.graph));
+        for session in sessions {
+            self.send(session, ToTaskManager::TriggerCheckpoint { run, barrier: barrier.clone() });
+        }
+        Arc::make_mut(&mut self.history).triggered(barrier, &self.config.graph);
+        self.on_checkpoint_triggered(barrier.checkpoint);
+    }
+
+    pub(super) fn on_acknowledged(&mut self, subtask: SubtaskId, id: CheckpointId, stored: StoredState) {
+        let StoredState { state, savepoint, metrics } = stored;
         if self.journal.in_memory
             && let Some(failure) = too_large(&state, subtask)
         {
             return self.on_declined(id, failure);
         }
-        let output = self.coordinator.as_mut().and_then(|one| one.acknowledge(subtask, id, state));
+        Arc::make_mut(&mut self.history).acknowledged(id, subtask, metrics, self.now);
+        let output = self.coordinator.as_mut().and_then(|one| one.acknowledge(subtask, id, state, savepoint));
         self.execute(output.into_iter().collect());
     }
 
@@ -78,46 +112,84 @@ impl JobMaster {
 
     fn store_metadata(&mut self, collected: Collected) {
         let Some(run) = self.execution.as_ref().map(|execution| execution.run) else { return };
-        let nonce = format!("{:016x}", self.random.next_u64());
-        let operators = collected.states.into_values().flat_map(|state| state.operators).collect();
-        let metadata = Metadata {
+        let Collected { id, triggered_at, states, savepoint } = collected;
+        let is_whole = savepoint.as_ref().is_none_or(|(_, parts)| parts.len() == states.len());
+        if !is_whole {
+            let message = "a TaskManager acknowledged without its part of the savepoint: all must run the same image";
+            return self.on_declined(id, Failure::restart("SavepointIncomplete", Fault::Internal, message));
+        }
+        let metadata = self.describe_snapshot(run, (id, triggered_at), states);
+        let mut parts = VecDeque::new();
+        if let Some((savepoint, states)) = savepoint {
+            let described = Metadata { savepoint: true, ..self.describe_snapshot(run, (id, triggered_at), states) };
+            parts.push_back((format!("{}/{METADATA}", savepoint.directory), described));
+        }
+        if !self.journal.in_memory {
+            parts.push_back((self.journal.paths.metadata(self.config.generation, id), metadata.clone()));
+        }
+        let written: Result<VecDeque<Part>, _> =
+            parts.into_iter().map(|(key, metadata)| Part::new(key, &metadata)).collect();
+        match written {
+            Ok(parts) => {
+                self.storing.insert(id, Storing { metadata, parts, tries: 0 });
+                self.put_metadata(id);
+            }
+            Err(error) => {
+                let failure = Failure::restart("MetadataUnwritable", Fault::Internal, error.to_string());
+                self.on_declined(id, failure);
+            }
+        }
+    }
+
+    fn describe_snapshot(
+        &mut self,
+        run: Run,
+        (id, triggered_at): (CheckpointId, Timestamp),
+        states: BTreeMap<SubtaskId, SubtaskState>,
+    ) -> Metadata {
+        Metadata {
             version: metadata::VERSION,
             job: self.config.job.clone(),
             run,
-            checkpoint: collected.id,
-            nonce,
-            triggered_at: collected.triggered_at,
+            checkpoint: id,
+            savepoint: false,
+            nonce: format!("{:016x}", self.random.next_u64()),
+            triggered_at,
             key_group_function: key_group::NAME.to_owned(),
             max_parallelism: self.config.graph.max_parallelism,
             vertices: describe_vertices(&self.config.graph),
-            operators,
-        };
-        let bytes = match metadata.to_bytes() {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                let failure = Failure::restart("MetadataUnwritable", Fault::Internal, error.to_string());
-                return self.on_declined(collected.id, failure);
-            }
-        };
-        self.storing.insert(collected.id, Storing { metadata, bytes, tries: 0 });
-        if self.journal.in_memory { self.on_metadata_stands(collected.id) } else { self.put_metadata(collected.id) }
+            operators: states.into_values().flat_map(|state| state.operators).collect(),
+            details: self.history.get(id).cloned().map(Box::new),
+        }
     }
 
+    /// Puts what is still to be put; when nothing is, the entry follows.
     fn put_metadata(&mut self, id: CheckpointId) {
         let Some(storing) = self.storing.get_mut(&id) else { return };
+        let Some(Part { key, bytes, .. }) = storing.parts.front().cloned() else {
+            let (triggered_at, bytes) = (storing.metadata.triggered_at, storing.metadata.state_bytes());
+            return self.append(Intent::Checkpoint { id, triggered_at, bytes });
+        };
         storing.tries += 1;
-        let bytes = storing.bytes.clone();
-        let key = self.journal.paths.metadata(self.config.generation, id);
         self.store(Purpose::WriteMetadata(id), StoreOperation::PutIfAbsent { key, bytes });
+    }
+
+    fn on_part_stands(&mut self, id: CheckpointId) {
+        if let Some(storing) = self.storing.get_mut(&id) {
+            storing.parts.pop_front();
+            storing.tries = 0;
+        }
+        self.put_metadata(id);
     }
 
     /// A put has an answer. An unclear one and "exists" are settled by reading (K2).
     pub(super) fn on_metadata_written(&mut self, id: CheckpointId, reply: StoreReply) {
-        let key = self.journal.paths.metadata(self.config.generation, id);
+        let Some(storing) = self.storing.get(&id) else { return };
+        let Some(key) = storing.parts.front().map(|part| part.key.clone()) else { return };
         match reply {
-            StoreReply::Put => self.on_metadata_stands(id),
-            StoreReply::Failed(failure) if self.storing.get(&id).is_none_or(|one| one.tries >= METADATA_TRIES) => {
-                self.fail_storing(id, failure.message);
+            StoreReply::Put => self.on_part_stands(id),
+            StoreReply::Failed(failure) if storing.tries >= METADATA_TRIES || is_refusal(&failure) => {
+                self.fail_storing(id, &failure);
             }
             _ => self.store(Purpose::ReadMetadata(id), StoreOperation::Get { key }),
         }
@@ -125,31 +197,29 @@ impl JobMaster {
 
     pub(super) fn on_metadata_read_back(&mut self, id: CheckpointId, reply: StoreReply) {
         let Some(storing) = self.storing.get(&id) else { return };
+        let Some(nonce) = storing.parts.front().map(|part| part.nonce.clone()) else { return };
+        let unreachable =
+            |message: &str| StoreFailure { kind: StoreFailureKind::Unreachable, message: message.to_owned() };
         match reply {
             StoreReply::Object(bytes) => {
                 let standing = Metadata::from_bytes(&bytes, "").ok();
-                if standing.is_some_and(|standing| standing.nonce == storing.metadata.nonce) {
-                    self.on_metadata_stands(id);
+                if standing.is_some_and(|standing| standing.nonce == nonce) {
+                    self.on_part_stands(id);
                 } else {
-                    self.fail_storing(id, "another process has written its _metadata".to_owned());
+                    self.fail_storing(id, &unreachable("another process has written its _metadata"));
                 }
             }
             StoreReply::Absent if storing.tries < METADATA_TRIES => self.put_metadata(id),
-            StoreReply::Absent => self.fail_storing(id, "the object store did not keep its _metadata".to_owned()),
-            StoreReply::Failed(failure) => self.fail_storing(id, failure.message),
-            other => self.fail_storing(id, crate::ledger::read::unexpected(&other).message),
+            StoreReply::Absent => self.fail_storing(id, &unreachable("the object store did not keep its _metadata")),
+            StoreReply::Failed(failure) => self.fail_storing(id, &failure),
+            other => self.fail_storing(id, &crate::ledger::read::unexpected(&other)),
         }
     }
 
-    fn fail_storing(&mut self, id: CheckpointId, message: String) {
+    fn fail_storing(&mut self, id: CheckpointId, failure: &StoreFailure) {
         self.storing.remove(&id);
-        self.on_declined(id, Failure::restart("CheckpointNotStored", Fault::External, message));
-    }
-
-    fn on_metadata_stands(&mut self, id: CheckpointId) {
-        let Some(storing) = self.storing.get(&id) else { return };
-        let (triggered_at, bytes) = (storing.metadata.triggered_at, storing.metadata.state_bytes());
-        self.append(Intent::Checkpoint { id, triggered_at, bytes });
+        let fault = if is_refusal(failure) { Fault::User } else { Fault::External };
+        self.on_declined(id, Failure::restart("CheckpointNotStored", fault, failure.message.clone()));
     }
 
     /// The entry stands: the checkpoint is complete (K1).
@@ -165,13 +235,13 @@ impl JobMaster {
         if let Some(storing) = self.storing.remove(&key.id) {
             self.cached = Some((directory, storing.metadata));
         }
+        Arc::make_mut(&mut self.history).ended(key.id, RecordState::Completed, None, self.now);
         let outputs = self.coordinator.as_mut().map(|one| one.completed(key.id, self.now)).unwrap_or_default();
         self.execute(outputs);
         self.tell_tasks(|run| ToTaskManager::CheckpointCompleted { run, checkpoint: key.id });
-        let dead: Vec<_> = self.dead.drain(..).chain(drops).collect();
-        for key in dead {
-            self.remove_checkpoint(key);
-        }
+        let path = self.status.last_checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
+        self.answer_checkpoint(key.id, path, None);
+        self.remove_dead(drops);
         match ends {
             Ends::None => {}
             Ends::Stop => self.end(EndKind::Stopped),
@@ -181,7 +251,7 @@ impl JobMaster {
                 }
                 if matches!(self.phase, Phase::Preparing(_)) {
                     // The attempt failed meanwhile; what this checkpoint holds is the end.
-                    return self.end(EndKind::Finished);
+                    return self.end(self.reached_end());
                 }
                 self.finish_when_all_have();
             }
@@ -195,16 +265,23 @@ impl JobMaster {
         CheckpointInfo { id: key.id, path, triggered_at, completed_at, bytes }
     }
 
-    fn on_aborted(&mut self, id: CheckpointId, ends: Ends, failure: Option<Failure>, recorded: bool) {
+    fn on_aborted(&mut self, aborted: Aborted) {
+        let id = aborted.id;
         self.forget_storing(id);
         self.tell_tasks(|run| ToTaskManager::CheckpointAborted { run, checkpoint: id });
         self.dead.push(CheckpointKey { generation: self.config.generation, id });
-        let Some(failure) = failure else { return };
-        self.note_failed_checkpoint(id, &failure);
-        if !recorded {
-            self.append(Intent::CheckpointFailed { id, failure });
+        let state = if aborted.failure.is_some() { RecordState::Failed } else { RecordState::Dropped };
+        Arc::make_mut(&mut self.history).ended(id, state, aborted.failure.as_ref(), self.now);
+        if let Some(failure) = aborted.failure.clone() {
+            self.note_failed_checkpoint(id, &failure);
+            self.answer_checkpoint(id, None, Some(&failure));
+            if !aborted.recorded {
+                self.append(Intent::CheckpointFailed { id, failure });
+            }
         }
-        if ends == Ends::Stop && matches!(self.phase, Phase::Running) {
+        self.on_savepoint_try_failed(&aborted);
+        let is_plain_stop = aborted.ends == Ends::Stop && aborted.savepoint.is_none() && aborted.failure.is_some();
+        if is_plain_stop && matches!(self.phase, Phase::Running) {
             self.end(EndKind::Stopped);
         }
     }
@@ -217,6 +294,16 @@ impl JobMaster {
             return self.execute(outputs);
         }
         coordinator.failure_recorded();
+    }
+
+    /// Checkpoints whose tasks are over, uncounted.
+    pub(super) fn drop_checkpoints(&mut self, dropped: Vec<Dropped>) {
+        for Dropped { id, savepoint } in dropped {
+            self.forget_storing(id);
+            self.dead.push(CheckpointKey { generation: self.config.generation, id });
+            self.dead_savepoints.extend(savepoint);
+            Arc::make_mut(&mut self.history).ended(id, RecordState::Dropped, None, self.now);
+        }
     }
 
     pub(super) fn forget_storing(&mut self, id: CheckpointId) {
@@ -237,6 +324,17 @@ impl JobMaster {
             self.send(session, message(run));
         }
     }
+}
+
+impl Part {
+    fn new(key: String, metadata: &Metadata) -> Result<Self, serde_json::Error> {
+        Ok(Self { key, bytes: metadata.to_bytes()?, nonce: metadata.nonce.clone() })
+    }
+}
+
+/// Whether only a person can make it succeed.
+const fn is_refusal(failure: &StoreFailure) -> bool {
+    !matches!(failure.kind, StoreFailureKind::Unreachable)
 }
 
 fn too_large(state: &SubtaskState, subtask: SubtaskId) -> Option<Failure> {

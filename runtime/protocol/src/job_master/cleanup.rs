@@ -27,6 +27,73 @@ impl JobMaster {
         self.start(Running { purpose: Purpose::ListDead(key), operation, failures: 0 });
     }
 
+    /// Removes what an entry has dropped, and what failed before it.
+    pub(super) fn remove_dead(&mut self, drops: Vec<CheckpointKey>) {
+        if self.config.planted.keeps_dead {
+            return;
+        }
+        let dead: Vec<_> = self.dead.drain(..).chain(drops).collect();
+        dead.into_iter().for_each(|key| self.remove_checkpoint(key));
+        let savepoints = std::mem::take(&mut self.dead_savepoints);
+        savepoints.into_iter().for_each(|directory| self.remove_savepoint(directory));
+    }
+
+    /// Whether the job has ended in a way that keeps no checkpoint.
+    pub(super) fn removes_all(&self, drops: &[CheckpointKey]) -> bool {
+        !drops.is_empty() && self.journal.fold.retained.is_empty()
+    }
+
+    /// Removes all files of all generations, but those of pinned checkpoints.
+    pub(super) fn remove_remains(&mut self) {
+        if self.journal.in_memory {
+            return;
+        }
+        let prefix = format!("{}/", self.journal.paths.directory());
+        let operation = StoreOperation::List { prefix, start_after: None };
+        self.start(Running { purpose: Purpose::ListRemains, operation, failures: 0 });
+    }
+
+    fn delete_remains(&mut self, keys: Vec<String>) {
+        let goes = |key: &String| {
+            let paths = &self.journal.paths;
+            let is_pinned = |(generation, id)| self.is_held(CheckpointKey { generation, id });
+            paths.is_below_generation(key) && !paths.parse_checkpoint(key).is_some_and(is_pinned)
+        };
+        let goes = keys.into_iter().filter(goes).collect();
+        self.delete(goes);
+    }
+
+    /// Looks for savepoints that older generations began and did not complete. What the fold has forgotten is left
+    /// alone: it may be one that lives.
+    pub(super) fn sweep_savepoints(&mut self) {
+        let fold = &self.journal.fold;
+        if fold.requests.is_empty() {
+            return;
+        }
+        let settings = self.config.options.checkpointing.as_ref();
+        let of_requests = fold.requests.iter().filter_map(|request| request.directory.clone());
+        let roots: BTreeSet<String> =
+            settings.and_then(|one| one.savepoint_root()).into_iter().chain(of_requests).collect();
+        for root in roots {
+            let prefix = format!("{}/{}/", root.trim_end_matches('/'), self.config.job);
+            let operation = StoreOperation::List { prefix: prefix.clone(), start_after: None };
+            self.start(Running { purpose: Purpose::SweepSavepoints(prefix), operation, failures: 0 });
+        }
+    }
+
+    fn delete_dead_savepoints(&mut self, prefix: &str, keys: Vec<String>) {
+        let fold = &self.journal.fold;
+        let is_dead = |key: &String| {
+            paths::parse_savepoint(prefix, key).is_some_and(|key| {
+                let is_known = fold.savepoints.iter().any(|savepoint| savepoint.key == key);
+                let is_forgotten = fold.forgotten_savepoints.is_some_and(|forgotten| key <= forgotten);
+                key.generation < self.config.generation && !is_known && !is_forgotten
+            })
+        };
+        let dead = keys.into_iter().filter(is_dead).collect();
+        self.delete(dead);
+    }
+
     /// Looks for what older generations left behind.
     pub(super) fn sweep(&mut self) {
         if self.journal.in_memory || self.journal.last <= 1 {
@@ -50,7 +117,9 @@ impl JobMaster {
     pub(super) fn on_background_reply(&mut self, purpose: &Purpose, reply: StoreReply) {
         let StoreReply::Keys(keys) = reply else { return };
         match purpose {
-            Purpose::ListDead(_) => self.delete(keys),
+            Purpose::ListDead(_) | Purpose::ListDeadFiles => self.delete(keys),
+            Purpose::ListRemains => self.delete_remains(keys),
+            Purpose::SweepSavepoints(prefix) => self.delete_dead_savepoints(prefix, keys),
             Purpose::Sweep => self.delete_dead(keys),
             Purpose::ListSameName => self.report_older_directories(&keys),
             _ => {}
@@ -79,10 +148,16 @@ impl JobMaster {
     /// Whether a pin, or what a restart restores, holds it.
     fn is_pinned(&self, key: CheckpointKey) -> bool {
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
-        let uri = paths::uri(self.config.storage_uri.as_deref(), &directory);
         let is_restore_point = matches!(&self.journal.fold.restore_point,
             RestorePoint::Snapshot(reference) if reference.directory == directory);
-        is_restore_point || self.journal.fold.pins.iter().any(|pin| pin.snapshot == uri || pin.snapshot == directory)
+        is_restore_point || self.is_held(key)
+    }
+
+    /// Whether a pin holds it.
+    fn is_held(&self, key: CheckpointKey) -> bool {
+        let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
+        let uri = paths::uri(self.config.storage_uri.as_deref(), &directory);
+        self.journal.fold.pins.iter().any(|pin| pin.snapshot == uri || pin.snapshot == directory)
     }
 
     fn report_older_directories(&mut self, keys: &[String]) {

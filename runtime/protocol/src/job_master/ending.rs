@@ -8,7 +8,7 @@ use super::{Command, JobMaster, Phase};
 use crate::failure::{ExitKind, ExitRecord, Failure};
 use crate::ids::Generation;
 use crate::job_master::Action;
-use crate::ledger::{CheckpointKey, Ends};
+use crate::ledger::{CheckpointKey, Ends, RequestResult};
 use crate::message::ToTaskManager;
 use crate::status::JobState;
 use crate::time::TimeSpan;
@@ -16,23 +16,29 @@ use crate::time::TimeSpan;
 /// How long an exit waits for background deletes.
 const EXIT_PATIENCE: TimeSpan = TimeSpan::from_secs(5);
 
+/// The same when all checkpoints are removed with the job, and no later start will sweep.
+const REMOVAL_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
+
 impl JobMaster {
     pub(super) fn on_command(&mut self, command: Command) {
         match command {
             Command::Stop => self.stop(),
-            Command::Cancel => self.end_when_confirmed(EndKind::Cancelled),
-            Command::TriggerCheckpoint => {
-                if let Some(coordinator) = &mut self.coordinator {
-                    coordinator.request(Ends::None);
-                }
+            Command::Cancel if self.journal.fold.has_stopped_with_savepoint() => {
+                self.end_when_confirmed(self.reached_end())
             }
+            Command::Cancel => self.end_when_confirmed(EndKind::Cancelled),
+            // What is asked for before the ledger was taken waits for it.
+            other if !self.journal.confirmed => self.early.push(other),
+            Command::TriggerCheckpoint { id } => self.request_checkpoint(id),
+            Command::Savepoint(request) => self.request_savepoint(request),
+            Command::Dispose { id, path } => self.request_disposal(id, &path),
         }
     }
 
     /// A last checkpoint where there can be one, then `Stopped`.
     fn stop(&mut self) {
         if self.journal.fold.ending == Ends::Finish {
-            return self.end_when_confirmed(EndKind::Finished);
+            return self.end_when_confirmed(self.reached_end());
         }
         let can_checkpoint = matches!(self.phase, Phase::Running) && self.journal.fold.ending == Ends::None;
         match &mut self.coordinator {
@@ -59,8 +65,8 @@ impl JobMaster {
     /// The attempt failed while the job was ending, or after the checkpoint that ends it: there is no way back.
     pub(super) fn end_after_failure(&mut self) {
         let kind = match (self.journal.fold.ending, self.wanted_end.take()) {
-            (Ends::Finish, _) => EndKind::Finished,
-            (Ends::Stop, _) | (Ends::None, None) => EndKind::Stopped,
+            (Ends::Finish | Ends::Stop, _) => self.reached_end(),
+            (Ends::None, None) => EndKind::Stopped,
             (Ends::None, Some(kind)) => kind,
         };
         self.end(kind);
@@ -74,10 +80,12 @@ impl JobMaster {
         self.wanted_end = None;
         self.loading = None;
         let dropped = self.coordinator.as_mut().map(|one| one.deactivate()).unwrap_or_default();
-        for id in dropped {
-            self.forget_storing(id);
-        }
+        self.drop_checkpoints(dropped);
         self.phase = Phase::Ending(kind.clone());
+        let open = self.journal.fold.open_request().cloned();
+        if let Some((id, path)) = open.and_then(|request| request.taken.map(|path| (request.id, path))) {
+            self.conclude_savepoint(&id, RequestResult::Path(path));
+        }
         self.append(Intent::End(kind));
     }
 
@@ -87,12 +95,15 @@ impl JobMaster {
         let record = exit_record(kind);
         self.status.state = end_state(kind);
         self.status.since = self.now;
-        let dead: Vec<_> = self.dead.drain(..).chain(drops).collect();
-        for key in dead {
-            self.remove_checkpoint(key);
+        self.answer_all_at_end();
+        let removes_all = self.removes_all(&drops);
+        self.remove_dead(drops);
+        if removes_all {
+            self.remove_remains();
         }
         self.shut_task_managers_down();
-        self.phase = Phase::Exiting { record, deadline: self.now.plus(EXIT_PATIENCE) };
+        let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
+        self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
     }
 
     pub(super) fn exit_when_done(&mut self) {

@@ -6,11 +6,15 @@
 use super::operations::{Purpose, Running};
 use super::{JobMaster, Phase};
 use crate::failure::Failure;
+use crate::history::{CheckpointRecord, RecordState};
 use crate::ids::{Attempt, CheckpointId};
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
-use crate::ledger::entry::{self, CheckpointKey, Entry, EntryHeader, EntryKind, SnapshotReference};
-use crate::ledger::{Fold, RestorePoint, RetainedCheckpoint, StartCause, trim};
+use crate::ledger::entry::{
+    self, CheckpointKey, Entry, EntryHeader, EntryKind, SavepointKind, SnapshotReference, TakenSavepoint,
+};
+use crate::ledger::{Fold, Request, RequestResult, RestorePoint, RetainedCheckpoint, StartCause, trim};
 use crate::paths::JobPaths;
+use crate::status::{RequestKind, RequestState};
 use crate::store::{StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use std::collections::VecDeque;
@@ -24,6 +28,9 @@ pub(super) enum Intent {
     Start { cause: StartCause, restored_from: Option<SnapshotReference> },
     Restart { cause: Failure },
     Checkpoint { id: CheckpointId, triggered_at: Timestamp, bytes: u64 },
+    SavepointRequested { id: String, kind: SavepointKind, directory: String, deadline: Timestamp },
+    SavepointConcluded { id: String, result: RequestResult },
+    Dispose { id: String, path: String },
     CheckpointFailed { id: CheckpointId, failure: Failure },
     End(EndKind),
 }
@@ -50,6 +57,8 @@ pub(super) struct Journal {
     pub(super) fold: Fold,
     /// The attempt that the last entry tells of; what is appended before the next `Restarted` belongs to it.
     attempt: Attempt,
+    /// The savepoint request whose answer is queued or under way.
+    pub(super) answering: Option<String>,
     /// Whether `Started` stands and nothing followed it.
     pub(super) confirmed: bool,
     next_head: Timestamp,
@@ -66,6 +75,7 @@ impl Journal {
             last: 0,
             fold: Fold::default(),
             attempt: Attempt(0),
+            answering: None,
             confirmed: false,
             next_head: Timestamp::default(),
         }
@@ -75,6 +85,12 @@ impl Journal {
     pub(super) fn adopt(&mut self, last: Option<&Entry>) {
         self.last = last.map_or(0, |entry| entry.number);
         self.fold = last.map(Entry::folded).unwrap_or_default();
+    }
+
+    /// Whether the entry of this request is under way.
+    pub(super) fn is_appending_request(&self, id: &str) -> bool {
+        let kind = self.appender.pending().map(|entry| &entry.kind);
+        matches!(kind, Some(EntryKind::SavepointRequested { id: appending, .. }) if appending == id)
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Timestamp> {
@@ -212,17 +228,59 @@ impl JobMaster {
             }
             Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
             Intent::Checkpoint { id, triggered_at, bytes } => {
-                let ends = self.coordinator.as_mut()?.appending(id)?;
+                let (ends, savepoint) = self.coordinator.as_mut()?.appending(id)?;
                 let key = CheckpointKey { generation: self.config.generation, id };
                 let checkpoint = RetainedCheckpoint { key, triggered_at, completed_at: self.now, bytes };
-                EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops: self.displaced() }
+                let savepoint =
+                    savepoint.map(|savepoint| TakenSavepoint { request: savepoint.request, path: savepoint.directory });
+                let record = self.record(id, RecordState::Completed, None);
+                EntryKind::Checkpoint { checkpoint, savepoint, ends, drops: self.displaced(), record }
             }
-            Intent::CheckpointFailed { id, failure } => EntryKind::CheckpointFailed { id, failure },
+            Intent::CheckpointFailed { id, failure } => {
+                let record = self.record(id, RecordState::Failed, Some(&failure));
+                EntryKind::CheckpointFailed { id, failure, record }
+            }
+            Intent::SavepointRequested { id, kind, directory, deadline } => {
+                EntryKind::SavepointRequested { id, kind, directory, deadline }
+            }
+            Intent::SavepointConcluded { id, result } => self.build_conclusion(id, result)?,
+            Intent::Dispose { id, path } => match self.disposal_refusal(&path) {
+                None => EntryKind::Disposed { path },
+                refusal => {
+                    self.answer(id, RequestKind::Dispose, RequestState::Failed, Some(path), refusal);
+                    return None;
+                }
+            },
+            // There is no way back behind a savepoint that the job was to end with (K4).
+            Intent::End(EndKind::Cancelled) if self.journal.fold.has_stopped_with_savepoint() => {
+                self.phase = Phase::Ending(EndKind::Stopped);
+                EntryKind::Stopped
+            }
             Intent::End(EndKind::Finished) => EntryKind::Finished { drops: self.dropped_at_end() },
             Intent::End(EndKind::Cancelled) => EntryKind::Cancelled { drops: self.dropped_at_end() },
             Intent::End(EndKind::Stopped) => EntryKind::Stopped,
             Intent::End(EndKind::Failed { failure, .. }) => EntryKind::Failed { failure },
         })
+    }
+
+    /// The answer to a request, unless it has one.
+    fn build_conclusion(&mut self, id: String, result: RequestResult) -> Option<EntryKind> {
+        let is_open = |request: &Request| request.id == id && request.result.is_none();
+        if !self.journal.fold.requests.iter().any(is_open) {
+            self.journal.answering.take_if(|answering| *answering == id);
+            return None;
+        }
+        Some(match result {
+            RequestResult::Path(path) => EntryKind::Savepoint { id, path },
+            RequestResult::Failed(failure) => EntryKind::SavepointFailed { id, failure },
+        })
+    }
+
+    /// How a checkpoint went, as the ledger keeps it.
+    fn record(&self, id: CheckpointId, state: RecordState, failure: Option<&Failure>) -> Option<Box<CheckpointRecord>> {
+        let mut record = Box::new(self.history.get(id)?.record.clone());
+        record.end(state, failure, self.now);
+        Some(record)
     }
 
     /// What a restart restores, as of the last entry.
@@ -271,9 +329,12 @@ impl JobMaster {
             EntryKind::Started { .. } => self.on_started(),
             EntryKind::Restarted { .. } => self.on_restart_recorded(),
             EntryKind::Checkpoint { checkpoint, ends, drops, .. } => self.on_checkpoint_stands(checkpoint, ends, drops),
-            EntryKind::CheckpointFailed { id, failure } => self.on_checkpoint_failure_stands(id, failure),
+            EntryKind::CheckpointFailed { id, failure, .. } => self.on_checkpoint_failure_stands(id, failure),
             EntryKind::Finished { drops } | EntryKind::Cancelled { drops } => self.on_terminal_stands(drops),
             EntryKind::Stopped | EntryKind::Failed { .. } => self.on_terminal_stands(vec![]),
+            EntryKind::Savepoint { id, .. } => self.on_savepoint_concluded(&id, false),
+            EntryKind::SavepointFailed { id, .. } => self.on_savepoint_concluded(&id, true),
+            EntryKind::Disposed { path } => self.on_disposed(&path),
             _ => {}
         }
     }

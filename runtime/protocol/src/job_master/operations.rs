@@ -32,6 +32,12 @@ pub(super) enum Purpose {
     ReadMetadata(CheckpointId),
     /// The files of a dead checkpoint.
     ListDead(CheckpointKey),
+    /// The files of a savepoint that is dead.
+    ListDeadFiles,
+    /// Savepoints below this directory, to find those that older generations did not complete.
+    SweepSavepoints(String),
+    /// All files of the job that are removed with it.
+    ListRemains,
     /// All files of the job, to find dead ones of older generations.
     Sweep,
     /// Directories of jobs of the same name (N1).
@@ -43,7 +49,16 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether the job goes on without it.
     pub(super) const fn is_background(&self) -> bool {
-        matches!(self, Self::ListDead(_) | Self::Sweep | Self::ListSameName | Self::Delete)
+        matches!(
+            self,
+            Self::ListDead(_)
+                | Self::ListDeadFiles
+                | Self::SweepSavepoints(_)
+                | Self::ListRemains
+                | Self::Sweep
+                | Self::ListSameName
+                | Self::Delete
+        )
     }
 }
 

@@ -57,6 +57,7 @@ impl JobMaster {
         if counters.failed_in_a_row == 0 {
             self.status.notices.retain(|notice| notice.reason != "CheckpointFailed");
         }
+        let requests = self.describe_requests();
         let graph = &self.config.graph;
         let status = &mut self.status;
         status.state = state;
@@ -69,6 +70,7 @@ impl JobMaster {
             Phase::Preparing(preparing) if preparing.due > self.now => Some(preparing.due),
             _ => None,
         };
+        status.requests = requests;
         status.completed_checkpoints = counters.completed;
         status.failed_checkpoints = counters.failed;
         status.failed_checkpoints_in_a_row = counters.failed_in_a_row;
@@ -132,7 +134,10 @@ impl JobMaster {
             Phase::Deploying => "deploying tasks".to_owned(),
             Phase::Running if self.journal.fold.ending == Ends::Finish => "waiting for the last tasks".to_owned(),
             Phase::Running if self.wanted_end.is_some() => "taking a last checkpoint".to_owned(),
-            Phase::Running => "all tasks run".to_owned(),
+            Phase::Running => match self.journal.fold.open_request() {
+                Some(request) => format!("all tasks run; taking the savepoint of request '{}'", request.id),
+                None => "all tasks run".to_owned(),
+            },
             Phase::Ending(_) => "recording the end".to_owned(),
             Phase::Exiting { record, .. } => record.message.clone(),
             Phase::Over => self.status.message.clone(),

@@ -113,7 +113,8 @@ impl JobMaster {
             }
             StartDecision::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
             StartDecision::Conclude(ends) => {
-                self.wanted_end = Some(if ends == Ends::Stop { EndKind::Stopped } else { EndKind::Finished });
+                let is_finished = ends == Ends::Finish && !self.journal.fold.drained;
+                self.wanted_end = Some(if is_finished { EndKind::Finished } else { EndKind::Stopped });
                 self.claim_as(StartCause::Close, self.restore_reference());
             }
             StartDecision::Report(state) => self.exit_reporting(state),
@@ -371,6 +372,10 @@ impl JobMaster {
         self.status.last_checkpoint =
             self.journal.fold.latest().cloned().map(|latest| self.describe_checkpoint(latest));
         self.sweep();
+        self.sweep_savepoints();
+        for command in std::mem::take(&mut self.early) {
+            self.on_command(command);
+        }
         if let Some(kind) = self.wanted_end.take() {
             return self.end(kind);
         }

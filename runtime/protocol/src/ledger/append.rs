@@ -6,6 +6,7 @@
 //! its reply, and wake the appender at [`Appender::next_wakeup`].
 
 use crate::RandomSource;
+use crate::history::RecordState;
 use crate::ids::{AppendId, CheckpointId};
 use crate::job_master::Planted;
 use crate::ledger::entry::{Entry, EntryHeader, EntryKind, LedgerError};
@@ -226,13 +227,16 @@ impl Appender {
 
 /// The entry that gives a checkpoint up, at the same number.
 fn give_up(entry: &Entry, random: &mut dyn RandomSource) -> Entry {
-    let id = match &entry.kind {
-        EntryKind::Checkpoint { checkpoint, .. } => checkpoint.key.id,
-        _ => CheckpointId::default(),
+    let (id, mut record) = match &entry.kind {
+        EntryKind::Checkpoint { checkpoint, record, .. } => (checkpoint.key.id, record.clone()),
+        _ => (CheckpointId::default(), None),
     };
     let message = format!("checkpoint {id} was given up: the object store gave no answer to its ledger entry in time");
     let failure = crate::failure::Failure::external("CheckpointExpired", message);
-    let kind = EntryKind::CheckpointFailed { id, failure };
+    if let Some(record) = &mut record {
+        record.end(RecordState::Failed, Some(&failure), entry.time);
+    }
+    let kind = EntryKind::CheckpointFailed { id, failure, record };
     Entry { append_id: new_append_id(random), kind, ..entry.clone() }
 }
 

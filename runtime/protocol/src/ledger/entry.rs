@@ -1,6 +1,7 @@
 //! The format of one entry (L1). An unknown kind or a newer version is refused by name, never skipped.
 
 use crate::failure::Failure;
+use crate::history::CheckpointRecord;
 use crate::ids::{AppendId, Attempt, CheckpointId, Generation, ProcessId};
 use crate::ledger::fold::{Fold, RetainedCheckpoint};
 use crate::time::Timestamp;
@@ -69,12 +70,15 @@ pub enum EntryKind {
         checkpoint: RetainedCheckpoint,
         /// The savepoint that was taken with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        savepoint: Option<String>,
+        savepoint: Option<TakenSavepoint>,
         /// Whether the job ends with it.
         ends: Ends,
         /// Retained checkpoints that it displaces: dead from here on (K6).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         drops: Vec<CheckpointKey>,
+        /// How it went, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<Box<CheckpointRecord>>,
     },
     /// A checkpoint will never be complete.
     CheckpointFailed {
@@ -82,13 +86,18 @@ pub enum EntryKind {
         id: CheckpointId,
         /// Why.
         failure: Failure,
+        /// How far it came, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<Box<CheckpointRecord>>,
     },
     /// Somebody asked for a savepoint (K4).
     SavepointRequested {
         /// Of the request.
         id: String,
-        /// `savepoint`, `stop` or `drain`.
-        kind: String,
+        /// What for.
+        kind: SavepointKind,
+        /// URI below which its directory will be.
+        directory: String,
         /// When it is given up.
         deadline: Timestamp,
     },
@@ -164,6 +173,40 @@ pub enum EntryKind {
         /// Its directory.
         directory: String,
     },
+}
+
+/// A savepoint that was taken with a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenSavepoint {
+    /// Id of the request.
+    pub request: String,
+    /// URI of its directory.
+    pub path: String,
+}
+
+/// What a savepoint is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SavepointKind {
+    /// The job goes on.
+    Savepoint,
+    /// The job stops with it and can be resumed: nothing fires, nothing ends.
+    Stop,
+    /// Sources and operators end, timers fire, and the job stops with it.
+    Drain,
+}
+
+impl SavepointKind {
+    /// Whether the job ends with it.
+    #[must_use]
+    pub const fn ends(self) -> Ends {
+        match self {
+            Self::Savepoint => Ends::None,
+            Self::Stop => Ends::Stop,
+            Self::Drain => Ends::Finish,
+        }
+    }
 }
 
 /// The names of all kinds, as `type` in an entry.

@@ -3,8 +3,11 @@
 //! [`Fold::with`] is the only place that gives an entry its meaning. Lists that grow with the job's life are bounded.
 
 use crate::failure::Failure;
+use crate::history::{CheckpointRecord, push_record};
 use crate::ids::{CheckpointId, Generation, OperatorUid};
-use crate::ledger::entry::{CheckpointKey, Ends, Entry, EntryKind, SnapshotReference, StartCause};
+use crate::ledger::entry::{
+    CheckpointKey, Ends, Entry, EntryKind, SavepointKind, SnapshotReference, StartCause, TakenSavepoint,
+};
 use crate::restart::FailureCounts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,6 +23,9 @@ const REQUESTS_LIMIT: usize = 50;
 /// Bytes of a failure's message that the fold keeps: of the job's end, and of each request's. JSON may double them.
 const END_MESSAGE_LIMIT: usize = 2000;
 const REQUEST_MESSAGE_LIMIT: usize = 150;
+
+/// Live savepoints that are remembered; what lies beyond stays in the store without being known.
+pub(super) const SAVEPOINTS_LIMIT: usize = 32;
 
 /// The job as its ledger tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -37,14 +43,23 @@ pub struct Fold {
     pub restore_point: RestorePoint,
     /// Set between a `Checkpoint` that ends the job and the terminal entry.
     pub ending: Ends,
+    /// The checkpoint that the job ends with was a drain's: `Stopped` follows, not `Finished` (K4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
     /// The root cause, once `Failed`.
     pub failure: Option<Failure>,
     /// Snapshots that must not be deleted.
     pub pins: Vec<Pin>,
-    /// Savepoints that exist, by URI of their directory.
-    pub savepoints: Vec<String>,
+    /// Savepoints that exist, oldest first.
+    pub savepoints: Vec<LiveSavepoint>,
+    /// The newest savepoint that was forgotten: what is older and not listed may exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten_savepoints: Option<CheckpointKey>,
     /// The last requests with their results, oldest first.
     pub requests: Vec<Request>,
+    /// How the last checkpoints went, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<CheckpointRecord>,
     /// Failed attempts (F1).
     pub failures: FailureCounts,
     /// All sinks have confirmed the commits of this checkpoint (S6).
@@ -135,13 +150,30 @@ pub struct Pin {
 pub struct Request {
     /// Of the request.
     pub id: String,
-    /// `savepoint`, `stop` or `drain`.
-    pub kind: String,
+    /// What for.
+    pub kind: SavepointKind,
     /// When it is given up.
     pub deadline: Timestamp,
+    /// URI below which its directory will be; while it is not answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// URI of the savepoint that stands, while its answer does not (K4).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<String>,
     /// How it ended, once it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RequestResult>,
+}
+
+/// A savepoint that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveSavepoint {
+    /// The checkpoint it was taken with.
+    #[serde(flatten)]
+    pub key: CheckpointKey,
+    /// URI of its directory.
+    pub path: String,
 }
 
 /// How a request ended.
@@ -189,27 +221,35 @@ impl Fold {
             EntryKind::Started { cause, restored_from, probed } => {
                 if *cause != StartCause::Close {
                     self.ending = Ends::None;
+                    self.drained = false;
                 }
                 self.start(entry, restored_from.as_ref(), probed.as_ref());
             }
             EntryKind::Restarted { .. } => self.state = LedgerState::Running,
-            EntryKind::Checkpoint { checkpoint, savepoint, ends, drops } => {
+            EntryKind::Checkpoint { checkpoint, savepoint, ends, drops, record } => {
+                self.record(record.as_deref());
                 self.last_checkpoint = self.last_checkpoint.max(checkpoint.key.id);
                 self.retained.retain(|kept| !drops.contains(&kept.key));
                 self.retained.push(checkpoint.clone());
                 self.restore_point = RestorePoint::Latest;
                 self.ending = *ends;
-                self.savepoints.extend(savepoint.clone());
+                if let Some(savepoint) = savepoint {
+                    self.take_savepoint(checkpoint.key, savepoint);
+                }
             }
-            EntryKind::CheckpointFailed { id, .. } => self.last_checkpoint = self.last_checkpoint.max(*id),
-            EntryKind::SavepointRequested { id, kind, deadline } => {
-                self.request(Request { id: id.clone(), kind: kind.clone(), deadline: *deadline, result: None });
+            EntryKind::CheckpointFailed { id, record, .. } => {
+                self.last_checkpoint = self.last_checkpoint.max(*id);
+                self.record(record.as_deref());
+            }
+            EntryKind::SavepointRequested { id, kind, directory, deadline } => {
+                let (kind, deadline, directory) = (*kind, *deadline, Some(directory.clone()));
+                self.request(Request { id: id.clone(), kind, deadline, directory, taken: None, result: None });
             }
             EntryKind::Savepoint { id, path } => self.answer(id, RequestResult::Path(path.clone())),
             EntryKind::SavepointFailed { id, failure } => {
                 self.answer(id, RequestResult::Failed(shortened(failure, REQUEST_MESSAGE_LIMIT)));
             }
-            EntryKind::Disposed { path } => self.savepoints.retain(|kept| kept != path),
+            EntryKind::Disposed { path } => self.savepoints.retain(|kept| kept.path != *path),
             EntryKind::Pinned { snapshot, holder } => {
                 self.pins.push(Pin { snapshot: snapshot.clone(), holder: holder.clone() });
             }
@@ -241,7 +281,57 @@ impl Fold {
     fn end(&mut self, state: LedgerState, drops: &[CheckpointKey]) {
         self.state = state;
         self.ending = Ends::None;
+        self.drained = false;
         self.retained.retain(|kept| !drops.contains(&kept.key));
+        let message = format!("the job ended ({state:?}) before the savepoint was taken");
+        let failure = Failure::restart("JobEnded", crate::failure::Fault::User, message);
+        for request in self.requests.iter_mut().filter(|request| request.result.is_none()) {
+            request.directory = None;
+            request.result = Some(match request.taken.take() {
+                Some(path) => RequestResult::Path(path),
+                None => RequestResult::Failed(failure.clone()),
+            });
+        }
+    }
+
+    fn record(&mut self, record: Option<&CheckpointRecord>) {
+        if let Some(record) = record {
+            push_record(&mut self.history, record);
+        }
+    }
+
+    fn take_savepoint(&mut self, key: CheckpointKey, TakenSavepoint { request, path }: &TakenSavepoint) {
+        self.savepoints.push(LiveSavepoint { key, path: path.clone() });
+        let surplus = self.savepoints.len().saturating_sub(SAVEPOINTS_LIMIT);
+        if let Some(forgotten) = self.savepoints.drain(..surplus).next_back() {
+            self.forgotten_savepoints = Some(forgotten.key);
+        }
+        if let Some(request) = self.requests.iter_mut().find(|kept| kept.id == *request) {
+            request.taken = Some(path.clone());
+            self.drained = request.kind == SavepointKind::Drain;
+        }
+    }
+
+    /// The first request that is not answered: the one that is being carried out.
+    #[must_use]
+    pub fn open_request(&self) -> Option<&Request> {
+        self.requests.iter().find(|request| request.result.is_none())
+    }
+
+    /// Whether a request may have been carried out and forgotten: ids that begin with a number sort by it, and those
+    /// before the oldest that is kept are refused (L1).
+    #[must_use]
+    pub fn has_forgotten(&self, id: &str) -> bool {
+        let number = |id: &str| id.split(['-', '_', '.']).next().and_then(|digits| digits.parse::<u64>().ok());
+        let oldest = self.requests.first().filter(|_| self.requests.len() >= REQUESTS_LIMIT);
+        oldest.and_then(|oldest| number(&oldest.id)).zip(number(id)).is_some_and(|(oldest, asked)| asked < oldest)
+    }
+
+    /// Whether the job was asked to end with a savepoint, and that stands.
+    #[must_use]
+    pub fn has_stopped_with_savepoint(&self) -> bool {
+        let ends = |request: &Request| request.taken.is_some() && request.kind != SavepointKind::Savepoint;
+        self.drained || (self.ending == Ends::Stop && self.requests.iter().any(ends))
     }
 
     fn request(&mut self, request: Request) {
@@ -252,6 +342,8 @@ impl Fold {
 
     fn answer(&mut self, id: &str, result: RequestResult) {
         if let Some(request) = self.requests.iter_mut().find(|request| request.id == id) {
+            request.directory = None;
+            request.taken = None;
             request.result = Some(result);
         }
     }

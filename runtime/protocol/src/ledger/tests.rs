@@ -51,7 +51,7 @@ fn checkpoint(generation: u64, id: u64, ends: Ends, drops: Vec<CheckpointKey>) -
         completed_at: Timestamp(2),
         bytes: 3,
     };
-    EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops }
+    EntryKind::Checkpoint { checkpoint, savepoint: None, ends, drops, record: None }
 }
 
 fn snapshot(directory: &str) -> SnapshotReference {
@@ -122,7 +122,7 @@ fn the_fold_keeps_what_is_retained_and_first_entries() {
         (1, checkpoint(1, 1, Ends::None, vec![])),
         (2, started(Some(snapshot("default/pv-1/1/chk-1")))),
         (2, checkpoint(2, 2, Ends::None, vec![key])),
-        (2, EntryKind::CheckpointFailed { id: CheckpointId(3), failure: Failure::external("X", "x") }),
+        (2, EntryKind::CheckpointFailed { id: CheckpointId(3), failure: Failure::external("X", "x"), record: None }),
     ])
     .folded();
     assert_eq!(fold.first_entries, [1, 3]);
@@ -152,7 +152,8 @@ fn only_a_closing_start_keeps_an_end_that_was_reached() {
 fn results_of_the_last_requests_are_kept() {
     let request = |id: u64| EntryKind::SavepointRequested {
         id: id.to_string(),
-        kind: "savepoint".into(),
+        kind: SavepointKind::Savepoint,
+        directory: "s3://b/savepoints".into(),
         deadline: Timestamp(9),
     };
     let mut kinds: Vec<_> = (0..60).map(|id| (1, request(id))).collect();
@@ -289,7 +290,9 @@ fn an_empty_ledger_and_a_failing_store_are_different_things() {
 /// written, so no job fails for having taken another checkpoint.
 #[test]
 fn the_largest_fold_can_be_written() {
-    use super::fold::{Pin, Request, RequestResult, SinkSlots};
+    use super::fold::{Pin, Request, RequestResult, SAVEPOINTS_LIMIT, SinkSlots};
+    use crate::history::{CheckpointRecord, KEPT_RECORDS, RecordKind, RecordState};
+    use crate::message::{Alignment, CheckpointMetrics};
     use crate::restart::{CountedFailure, FailureCounts};
     const MOST: u64 = u64::MAX - 1000;
     let uri = |number: u64| format!("s3://{}/{MOST}-{}", "b".repeat(180), MOST + number);
@@ -306,12 +309,38 @@ fn the_largest_fold_can_be_written() {
         completed_at: Timestamp(MOST),
         bytes: MOST,
     };
+    let live = |number| LiveSavepoint { key: kept(number).key, path: uri(number) };
+    let long_time = CheckpointMetrics {
+        start_delay_ms: MOST,
+        alignment_ms: MOST,
+        sync_ms: MOST,
+        async_ms: MOST,
+        bytes: MOST,
+        full_bytes: MOST,
+        in_flight_bytes: MOST,
+    };
+    let record = |number| {
+        let mut record = CheckpointRecord {
+            id: CheckpointId(MOST + number),
+            kind: RecordKind::StopWithSavepoint,
+            alignment: Alignment::Unaligned { after: crate::TimeSpan(MOST) },
+            triggered_at: Timestamp(MOST),
+            acknowledged: u32::MAX,
+            subtasks: u32::MAX,
+            metrics: long_time,
+            ..CheckpointRecord::default()
+        };
+        record.end(RecordState::Failed, Some(&Failure::external("X", "\"".repeat(1000))), Timestamp(MOST));
+        record
+    };
     let mut last = entry(MOST, MOST, started(None));
     last.fold = Fold {
         retained: (1..=u64::from(MAX_RETAINED)).map(kept).collect(),
         requests: vec![],
         pins: (0..8).map(pin).collect(),
-        savepoints: (0..32).map(uri).collect(),
+        savepoints: (0..SAVEPOINTS_LIMIT as u64).map(live).collect(),
+        forgotten_savepoints: Some(kept(0).key),
+        history: (0..KEPT_RECORDS as u64).map(record).collect(),
         failures,
         sinks: (0..16).map(|_| sink()).collect(),
         first_entries: (0..200).map(|number| MOST + number).collect(),
@@ -323,8 +352,12 @@ fn the_largest_fold_can_be_written() {
     let long = Failure::external("SomethingWithALongNameFailed", "\"".repeat(100_000));
     for number in 0..60 {
         let id = format!("{}{number}", "r".repeat(40));
-        let requested =
-            EntryKind::SavepointRequested { id: id.clone(), kind: "savepoint".into(), deadline: Timestamp(MOST) };
+        let requested = EntryKind::SavepointRequested {
+            id: id.clone(),
+            kind: SavepointKind::Savepoint,
+            directory: "s3://b".into(),
+            deadline: Timestamp(MOST),
+        };
         let answered = EntryKind::SavepointFailed { id, failure: long.clone() };
         for kind in [requested, answered] {
             last = Entry { fold: last.folded(), kind, ..last };

@@ -41,6 +41,8 @@ fn snapshot(parallelism: u32) -> Metadata {
         job: JobId { namespace: "default".into(), name: "pv".into(), uid: "1".into() },
         run: Run { generation: Generation(1), attempt: Attempt(1) },
         checkpoint: CheckpointId(50),
+        savepoint: false,
+        details: None,
         nonce: "n".into(),
         triggered_at: Timestamp(1),
         key_group_function: key_group::NAME.into(),

@@ -25,13 +25,17 @@ impl TryFrom<&FromTaskManager> for FromTaskManagerEnvelope {
                 failure: write_json(failure, "TaskFailed.failure", "a failure")?,
             }),
             FromTaskManager::TasksEnded { run: of } => Message::TasksEnded(v1::TasksEnded { run: run(*of) }),
-            FromTaskManager::Acknowledge { run: of, subtask: task, checkpoint, state, metrics } => {
+            FromTaskManager::Acknowledge { run: of, subtask: task, checkpoint, state, savepoint, metrics } => {
+                let savepoint = savepoint.as_ref();
                 Message::Acknowledge(v1::Acknowledge {
                     run: run(*of),
                     subtask: subtask(*task),
                     checkpoint: checkpoint.0,
                     state: write_json(state, "Acknowledge.state", "the state of a subtask")?,
                     metrics: Some((*metrics).into()),
+                    savepoint: savepoint
+                        .map(|state| write_json(state, "Acknowledge.savepoint", "the state of a subtask"))
+                        .transpose()?,
                 })
             }
             FromTaskManager::Decline { run: of, subtask: task, checkpoint, failure } => Message::Decline(v1::Decline {
@@ -91,6 +95,11 @@ fn acknowledge(message: &v1::Acknowledge) -> Result<FromTaskManager, ConversionE
         subtask: place.subtask(message.subtask)?,
         checkpoint: CheckpointId(message.checkpoint),
         state: read_json(&message.state, "Acknowledge.state", "the state of a subtask")?,
+        savepoint: message
+            .savepoint
+            .as_deref()
+            .map(|state| read_json(state, "Acknowledge.savepoint", "the state of a subtask"))
+            .transpose()?,
         metrics: message.metrics.map(Into::into).ok_or_else(|| place.missing("metrics"))?,
     })
 }
@@ -124,14 +133,16 @@ impl From<v1::Register> for Registration {
 
 impl From<CheckpointMetrics> for v1::Metrics {
     fn from(metrics: CheckpointMetrics) -> Self {
-        let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes } = metrics;
-        Self { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes }
+        let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes } =
+            metrics;
+        Self { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes }
     }
 }
 
 impl From<v1::Metrics> for CheckpointMetrics {
     fn from(message: v1::Metrics) -> Self {
-        let v1::Metrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes } = message;
-        Self { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes }
+        let v1::Metrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes } =
+            message;
+        Self { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes }
     }
 }

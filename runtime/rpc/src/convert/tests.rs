@@ -107,13 +107,17 @@ fn registration() -> impl Strategy<Value = Registration> {
 }
 
 fn metrics() -> impl Strategy<Value = CheckpointMetrics> {
-    any::<[u64; 5]>().prop_map(|[start_delay_ms, alignment_ms, sync_ms, async_ms, bytes]| CheckpointMetrics {
-        start_delay_ms,
-        alignment_ms,
-        sync_ms,
-        async_ms,
-        bytes,
-    })
+    any::<[u64; 7]>().prop_map(
+        |[start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes]| CheckpointMetrics {
+            start_delay_ms,
+            alignment_ms,
+            sync_ms,
+            async_ms,
+            bytes,
+            full_bytes,
+            in_flight_bytes,
+        },
+    )
 }
 
 fn from_task_manager() -> impl Strategy<Value = FromTaskManager> {
@@ -129,7 +133,8 @@ fn from_task_manager() -> impl Strategy<Value = FromTaskManager> {
         }),
         run().prop_map(|run| FromTaskManager::TasksEnded { run }),
         (run(), subtask(), any::<u64>(), state(), metrics()).prop_map(|(run, subtask, id, state, metrics)| {
-            FromTaskManager::Acknowledge { run, subtask, checkpoint: CheckpointId(id), state, metrics }
+            let savepoint = (id % 2 == 0).then(|| state.clone());
+            FromTaskManager::Acknowledge { run, subtask, checkpoint: CheckpointId(id), state, savepoint, metrics }
         }),
         (run(), subtask(), any::<u64>(), failure()).prop_map(|(run, subtask, id, failure)| {
             FromTaskManager::Decline { run, subtask, checkpoint: CheckpointId(id), failure }

@@ -61,7 +61,14 @@ impl TaskManager {
 
     pub(super) fn acknowledge(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, state: SubtaskState) {
         let metrics = Default::default();
-        self.effects.push(Effect::Send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics }));
+        self.effects.push(Effect::Send(FromTaskManager::Acknowledge {
+            run,
+            subtask,
+            checkpoint,
+            state,
+            savepoint: None,
+            metrics,
+        }));
     }
 
     /// A store operation has an answer. `latest` is the run that wrote the last entry of the ledger: only that

@@ -2,17 +2,18 @@
 
 use crate::failure::{ExitRecord, Failure};
 use crate::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
+use crate::history::CheckpointHistory;
 use crate::ids::{CheckpointId, Generation, JobId, KeyGroupRange, ProcessId, SubtaskId, TaskManagerId, VertexId};
-use crate::job_master::{Action, Directive, Event, JobMaster, JobMasterConfig, Planted, SessionId, StartFrom};
+use crate::job_master::{Action, Command, Directive, Event, JobMaster, JobMasterConfig, Planted, SessionId, StartFrom};
 use crate::ledger::Entry;
-use crate::message::{CheckpointMetrics, Deployment, FromTaskManager, Registration, ToTaskManager};
+use crate::message::{Barrier, CheckpointMetrics, Deployment, FromTaskManager, Registration, ToTaskManager};
 use crate::options::JobOptions;
 use crate::restart::FailureCounts;
 use crate::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
 use crate::status::{JobState, JobStatus};
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::Timestamp;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A job of a source and a keyed count at this parallelism, checkpoints every second.
 pub(super) fn config(parallelism: u32) -> JobMasterConfig {
@@ -62,9 +63,31 @@ pub(super) struct Store {
     objects: BTreeMap<String, Vec<u8>>,
     operations: usize,
     pub(super) is_away: bool,
+    /// Replies to puts of ledger entries are lost.
+    pub(super) loses_ledger_replies: bool,
+    /// And those puts have no effect.
+    pub(super) drops_ledger_puts: bool,
+    /// Entries beyond this number have no effect, and no answer.
+    pub(super) keeps_entries: Option<u64>,
 }
 
 impl Store {
+    pub(super) fn get(&self, key: &str) -> Vec<u8> {
+        self.objects[key].clone()
+    }
+
+    /// A put of a ledger entry whose fate is planned.
+    fn lose(&mut self, operation: &StoreOperation) -> bool {
+        let StoreOperation::PutIfAbsent { key, bytes } = operation else { return false };
+        let Some((_, number)) = key.split_once("/ledger/") else { return false };
+        let number: u64 = number.trim_end_matches(".json").parse().unwrap();
+        let is_beyond = self.keeps_entries.is_some_and(|last| number > last);
+        if self.loses_ledger_replies && !self.drops_ledger_puts {
+            self.objects.entry(key.clone()).or_insert_with(|| bytes.clone());
+        }
+        self.loses_ledger_replies || is_beyond
+    }
+
     pub(super) fn put(&mut self, key: &str, bytes: &[u8]) {
         self.objects.insert(key.to_owned(), bytes.to_vec());
     }
@@ -84,7 +107,7 @@ impl Store {
 
     fn execute(&mut self, operation: StoreOperation) -> StoreReply {
         self.operations += 1;
-        if self.is_away {
+        if self.lose(&operation) || self.is_away {
             let message = "connection refused".to_owned();
             return StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message });
         }
@@ -128,6 +151,8 @@ pub(super) struct Bench {
     pub(super) is_silent: bool,
     /// Size of each keyed state.
     pub(super) state_bytes: usize,
+    /// Ids of checkpoints whose barrier took a savepoint along.
+    with_savepoint: BTreeSet<u64>,
 }
 
 impl Bench {
@@ -151,6 +176,7 @@ impl Bench {
             runs_tasks: true,
             is_silent: false,
             state_bytes: 10,
+            with_savepoint: BTreeSet::new(),
         }
     }
 
@@ -239,6 +265,10 @@ impl Bench {
 
     fn obey(&mut self, session: SessionId, message: ToTaskManager) -> Vec<FromTaskManager> {
         match message {
+            ToTaskManager::TriggerCheckpoint { barrier, .. } if barrier.savepoint.is_some() => {
+                self.with_savepoint.insert(barrier.checkpoint.0);
+                vec![]
+            }
             ToTaskManager::Heartbeat if !self.is_silent => vec![FromTaskManager::Heartbeat],
             ToTaskManager::CancelTasks { run } if self.obeys_cancel => vec![FromTaskManager::TasksEnded { run }],
             ToTaskManager::Deploy(deployment) => {
@@ -290,6 +320,28 @@ impl Bench {
         said.next().unwrap().clone()
     }
 
+    /// The last barrier that was sent.
+    pub(super) fn last_barrier(&self) -> Barrier {
+        let barrier = |(_, message): &(SessionId, ToTaskManager)| match message {
+            ToTaskManager::TriggerCheckpoint { barrier, .. } => Some(barrier.clone()),
+            _ => None,
+        };
+        self.sent.iter().rev().find_map(barrier).unwrap()
+    }
+
+    pub(super) fn command(&mut self, command: Command) {
+        self.event(Event::Command(command));
+    }
+
+    /// Whether anything lies below this.
+    pub(super) fn holds_below(&self, prefix: &str) -> bool {
+        self.store.objects.keys().any(|key| key.starts_with(prefix))
+    }
+
+    pub(super) fn history(&self) -> &CheckpointHistory {
+        self.master.history()
+    }
+
     pub(super) fn sent_to_all(&self, is_it: impl Fn(&ToTaskManager) -> bool) -> bool {
         let got = |session| self.sent.iter().any(|(to, message)| to == session && is_it(message));
         self.deployments.keys().all(got)
@@ -306,8 +358,10 @@ impl Bench {
     pub(super) fn acknowledge_all(&mut self, id: u64) {
         for (session, subtask) in self.tasks() {
             let run = self.deployments[&SessionId(session)].run;
-            let (checkpoint, state, metrics) = (CheckpointId(id), self.stored(subtask), CheckpointMetrics::default());
-            self.message(session, FromTaskManager::Acknowledge { run, subtask, checkpoint, state, metrics });
+            let (checkpoint, state) = (CheckpointId(id), self.stored(subtask));
+            let savepoint = self.with_savepoint.contains(&id).then(|| state.clone());
+            let metrics = CheckpointMetrics { bytes: 10, full_bytes: 10, ..CheckpointMetrics::default() };
+            self.message(session, FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics });
         }
     }
 
