@@ -1,13 +1,14 @@
 //! The command line as a whole, and the step from a command to its exit code.
 
 use crate::checkpoint::CheckpointCommand;
+use crate::control::{CancelArguments, SavepointArguments, StopArguments};
 use crate::demo::DemoArguments;
 use crate::error::CommandError;
 use crate::logging::{self, LogFormat};
 use crate::plan::{PlanArguments, ValidateArguments};
 use crate::processes::{JobManagerArguments, TaskManagerArguments};
 use crate::run::RunArguments;
-use crate::{checkpoint, demo, output, plan, processes, run};
+use crate::{checkpoint, control, demo, output, plan, processes, run};
 use clap::{Parser, Subcommand};
 use std::future::Future;
 use std::process::ExitCode;
@@ -37,6 +38,12 @@ enum Command {
     /// List checkpoints and look into them
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
+    /// Take a savepoint of a running job, or dispose of one
+    Savepoint(SavepointArguments),
+    /// Stop a running job with a savepoint
+    Stop(StopArguments),
+    /// Cancel a running job
+    Cancel(CancelArguments),
     /// Be the JobManager of a job (started by the controller)
     #[command(name = "jobmanager")]
     JobManager(JobManagerArguments),
@@ -65,6 +72,9 @@ fn dispatch(command: Command) -> Result<u8, CommandError> {
         Command::Validate(arguments) => plan::validate(&arguments),
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Checkpoint(command) => block_on(checkpoint::run(command)),
+        Command::Savepoint(arguments) => block_on(control::savepoint(arguments)),
+        Command::Stop(arguments) => block_on(control::stop(arguments)),
+        Command::Cancel(arguments) => block_on(control::cancel(arguments)),
         Command::JobManager(arguments) => block_on(processes::run_job_manager(arguments)),
         Command::TaskManager(arguments) => block_on(processes::run_task_manager(arguments)),
     }

@@ -9,6 +9,7 @@ mod list;
 pub(crate) mod place;
 pub(crate) mod rows;
 
+use crate::control::{TriggerArguments, trigger};
 use crate::error::CommandError;
 use clap::{Args, Subcommand};
 pub(crate) use inspect::read_metadata;
@@ -26,12 +27,20 @@ Examples:
   sluice checkpoint inspect s3://checkpoints/demo/default/pageviews-6f1c/3/chk-50
   sluice checkpoint inspect --manifest job.yaml";
 
+const TRIGGER_EXAMPLES: &str = "\
+Examples:
+  sluice checkpoint trigger
+  sluice checkpoint trigger --jobmanager localhost:41233";
+
 /// List checkpoints and look into them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
     /// List the checkpoints that can be restored, with id, age and size
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArguments),
+    /// Take a checkpoint of a running job now
+    #[command(after_help = TRIGGER_EXAMPLES)]
+    Trigger(TriggerArguments),
     /// Show what a checkpoint holds: offsets, operators, state
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArguments),
@@ -57,6 +66,7 @@ pub(crate) struct InspectArguments {
 /// Does what the command says.
 pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> {
     match command {
+        CheckpointCommand::Trigger(arguments) => return trigger(arguments).await,
         CheckpointCommand::List(arguments) => list::list(&arguments.place.open()?).await?,
         CheckpointCommand::Inspect(arguments) => inspect::inspect(&arguments.place.open()?, arguments.rows).await?,
     }

@@ -4,6 +4,7 @@ use sluice_protocol::failure::{ExitKind, Failure, Fault};
 use sluice_protocol::ledger::LedgerError;
 use sluice_protocol::metadata::MetadataError;
 use sluice_protocol::store::{StoreFailure, StoreFailureKind};
+use sluice_rpc::control::ControlError;
 
 /// A command's failure.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub(crate) enum CommandError {
     /// A ledger that cannot be read.
     #[error("{0}")]
     Ledger(#[from] LedgerError),
+    /// A JobManager that cannot be asked.
+    #[error("{0}")]
+    Control(#[from] ControlError),
     /// Arguments that contradict each other, or name something that is not there.
     #[error("{0}")]
     Usage(String),
@@ -54,7 +58,10 @@ impl CommandError {
                 StoreFailureKind::Unreachable => ExitKind::Failed,
                 _ => ExitKind::UserError,
             },
-            Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } => ExitKind::UserError,
+            Self::Control(ControlError::Unreachable { .. }) => ExitKind::Failed,
+            Self::Control(_) | Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } => {
+                ExitKind::UserError
+            }
             Self::Io { .. } => ExitKind::Internal,
         };
         kind.code()

@@ -16,7 +16,7 @@ use sluice_node::{JobDescription, LocalRun, LocalStart, build_job, read_manifest
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::options::RestoreSpec;
 use sluice_protocol::status::JobStatus;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,9 @@ pub(crate) struct RunArguments {
     /// Port of status and metrics; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     rest_port: u16,
+    /// Port of the control endpoint, for `sluice savepoint`, `stop` and `cancel`; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    control_port: u16,
     /// Store checkpoints below this directory, whatever the manifest says
     #[arg(long, value_name = "DIRECTORY")]
     checkpoint_dir: Option<PathBuf>,
@@ -77,11 +80,22 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let rest_bind = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.rest_port));
     let switches = Switches::default();
     let start = if arguments.resume { LocalStart::Resume } else { start_of(&job) };
-    let run = local_run(job, start, Some(rest_bind), &switches, progress.painter());
+    let control = control_endpoint(arguments.control_port)?;
+    let mut run = local_run(job, start, Some(rest_bind), &switches, progress.painter());
+    run.control = Some(control);
     let end = drive(run, &switches).await?;
     progress.close();
     conclude(&end, &format!("sluice run {} --resume", arguments.manifest.display()));
     Ok(end.code())
+}
+
+/// Listens for commands, and says where.
+fn control_endpoint(port: u16) -> Result<TcpListener, CommandError> {
+    let failed = |source| CommandError::Io { what: format!("--control-port {port}: listening"), source };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    output::complain(&format!("control endpoint: {address} (sluice savepoint --jobmanager {address})"));
+    Ok(listener)
 }
 
 /// The manifest with what the command line says otherwise.
@@ -137,6 +151,7 @@ pub(crate) fn local_run(
         start,
         checkpoint_directory: PathBuf::from(DEFAULT_CHECKPOINT_DIRECTORY),
         rest_bind,
+        control: None,
         on_status,
         stop: switches.stop.clone(),
         abandon: switches.abandon.clone(),

@@ -83,7 +83,13 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
         patience: Patience::WaitForStore,
     };
     let (driver, handle) = Driver::new(config);
-    let views = Views { role: "jobmanager", status: Some(handle.status()), tasks: None, ready: handle.ready_check() };
+    let views = Views {
+        role: "jobmanager",
+        status: Some(handle.status()),
+        history: Some(handle.history()),
+        tasks: None,
+        ready: handle.ready_check(),
+    };
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;

@@ -26,7 +26,7 @@ use sluice_protocol::message::Registration;
 use sluice_protocol::options::JobOptions;
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::JobStatus;
-use sluice_protocol::{ProcessId, TaskManagerId};
+use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,6 +38,9 @@ const SHOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long tasks may take to end when the job has.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long those who wait for an answer may take to read it.
+const CONTROL_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Is shown every status, and the counters of the tasks.
 pub type OnStatus = Box<dyn FnMut(&JobStatus, &[TaskMetrics]) + Send>;
@@ -58,6 +61,8 @@ pub struct LocalRun {
     pub checkpoint_directory: PathBuf,
     /// Where status and metrics are served; nowhere when absent.
     pub rest_bind: Option<SocketAddr>,
+    /// Where commands are taken; nowhere when absent. Local processes alone should reach it.
+    pub control: Option<std::net::TcpListener>,
     /// Shown every status, and the counters of the tasks.
     pub on_status: OnStatus,
     /// Ends the job with a last checkpoint.
@@ -102,6 +107,7 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
         taken = identity::take(&storage, &namespace, &name, &start) => taken,
     };
     let Identity { job, generation, directive } = taken?;
+    let served = job.clone();
     let description = JobDescription { job: job.clone(), program, options, restore: None };
     let master = JobMasterConfig {
         job,
@@ -120,9 +126,27 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     let worker = Worker::new(registration, description, storage.clone(), None);
     let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::FailOnRefusal });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
+    let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
     tokio::spawn(forward_requests(handle.clone(), stop, abandon));
-    Ok(drive(driver, handle, worker).await)
+    let record = drive(driver, handle, worker).await;
+    if let Some(server) = server {
+        // Whoever asked for the end is still told of it.
+        let _ = tokio::time::timeout(CONTROL_DRAIN_TIMEOUT, server).await;
+    }
+    Ok(record)
+}
+
+fn serve_control(
+    listener: std::net::TcpListener,
+    handle: &DriverHandle,
+    job: &JobId,
+    generation: Generation,
+) -> Result<tokio::task::JoinHandle<()>, Failure> {
+    let failed = |error| Failure::restart("NoControlEndpoint", Fault::External, format!("--control-port: {error}"));
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    Ok(crate::job_manager::serve(listener, handle, job, generation))
 }
 
 /// Checkpoints that would be kept in memory go to a local directory: a local run can then be resumed.
@@ -153,7 +177,13 @@ async fn start_rest(
     tasks: TaskView,
 ) -> Result<Option<RestServer>, Failure> {
     let Some(bind) = bind else { return Ok(None) };
-    let views = Views { role: "local", status: Some(handle.status()), tasks: Some(tasks), ready: handle.ready_check() };
+    let views = Views {
+        role: "local",
+        status: Some(handle.status()),
+        history: Some(handle.history()),
+        tasks: Some(tasks),
+        ready: handle.ready_check(),
+    };
     let server = RestServer::start(bind, views).await;
     server.map(Some).map_err(|error| Failure::user("AddressInUse", error.to_string()))
 }

@@ -5,11 +5,13 @@
 
 use crate::metrics::{self, TaskView};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde_json::json;
+use sluice_protocol::CheckpointId;
+use sluice_protocol::history::CheckpointHistory;
 use sluice_protocol::status::JobStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ pub struct Views {
     pub role: &'static str,
     /// The job's status, where this process knows it.
     pub status: Option<watch::Receiver<JobStatus>>,
+    /// How the last checkpoints went, where this process knows it.
+    pub history: Option<watch::Receiver<Arc<CheckpointHistory>>>,
     /// The tasks that run here.
     pub tasks: Option<TaskView>,
     /// Whether the control loop answers.
@@ -84,6 +88,8 @@ fn router(views: Views) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/status", get(status))
+        .route("/checkpoints", get(checkpoints))
+        .route("/checkpoints/{id}", get(checkpoint))
         .route("/metrics", get(scrape))
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
@@ -97,7 +103,7 @@ async fn index(State(views): State<Views>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "role": views.role,
         "state": state,
-        "paths": ["/status", "/metrics", "/healthz", "/readyz"],
+        "paths": ["/status", "/checkpoints", "/checkpoints/{id}", "/metrics", "/healthz", "/readyz"],
     }))
     .into_response()
 }
@@ -106,6 +112,37 @@ async fn status(State(views): State<Views>) -> Response {
     match &views.status {
         Some(status) => Json(status.borrow().clone()).into_response(),
         None => Json(json!({"role": views.role, "tasks": views.tasks.as_ref().map(|tasks| tasks())})).into_response(),
+    }
+}
+
+/// The last checkpoints in short, newest first, with counts.
+async fn checkpoints(State(views): State<Views>) -> Response {
+    let (Some(history), Some(status)) = (&views.history, &views.status) else {
+        return (StatusCode::NOT_FOUND, "only a JobManager knows of checkpoints").into_response();
+    };
+    let (history, status) = (Arc::clone(&history.borrow()), status.borrow().clone());
+    let records: Vec<_> = history.iter().rev().map(|one| &one.record).collect();
+    Json(json!({
+        "counts": {
+            "completed": status.completed_checkpoints,
+            "failed": status.failed_checkpoints,
+            "failedInARow": status.failed_checkpoints_in_a_row,
+            "inProgress": status.pending_checkpoints.len(),
+        },
+        "latest": {"completed": status.last_checkpoint, "restored": status.restored_from},
+        "requests": status.requests,
+        "history": records,
+    }))
+    .into_response()
+}
+
+/// One checkpoint by vertex and subtask.
+async fn checkpoint(State(views): State<Views>, Path(id): Path<u64>) -> Response {
+    let history = views.history.as_ref().map(|history| Arc::clone(&history.borrow()));
+    match history.as_ref().and_then(|history| history.get(CheckpointId(id))) {
+        Some(details) => Json(details).into_response(),
+        None => (StatusCode::NOT_FOUND, format!("checkpoint {id} is none of the last ones; see /checkpoints"))
+            .into_response(),
     }
 }
 
@@ -131,7 +168,11 @@ mod tests {
     use super::*;
     use crate::metrics::TaskMetrics;
     use futures::FutureExt as _;
+    use sluice_protocol::graph::{JobGraph, OperatorInfo, OperatorKind, Vertex};
+    use sluice_protocol::history::RecordState;
+    use sluice_protocol::message::{Barrier, CheckpointMetrics};
     use sluice_protocol::status::JobState;
+    use sluice_protocol::{SubtaskId, SubtaskIndex, Timestamp, VertexId};
     use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -141,9 +182,39 @@ mod tests {
         Views {
             role: "local",
             status: Some(watch::Sender::new(status).subscribe()),
+            history: Some(watch::Sender::new(Arc::new(history())).subscribe()),
             tasks: Some(Arc::new(move || vec![task.clone()])),
             ready: Arc::new(|| async { true }.boxed()),
         }
+    }
+
+    fn history() -> CheckpointHistory {
+        let operator = OperatorInfo { uid: "s".into(), kind: OperatorKind::Source, description: "s".into() };
+        let vertex = Vertex { id: VertexId(0), name: "Source".into(), parallelism: 1, operators: vec![operator] };
+        let graph = JobGraph { vertices: vec![vertex], edges: vec![], max_parallelism: 4 };
+        let mut history = CheckpointHistory::default();
+        history.triggered(&Barrier::aligned(CheckpointId(3), Timestamp(100), None), &graph);
+        let subtask = SubtaskId { vertex: VertexId(0), index: SubtaskIndex(0) };
+        let metrics = CheckpointMetrics { alignment_ms: 5, bytes: 10, full_bytes: 99, ..CheckpointMetrics::default() };
+        history.acknowledged(CheckpointId(3), subtask, metrics, Timestamp(120));
+        history.ended(CheckpointId(3), RecordState::Completed, None, Timestamp(130));
+        history
+    }
+
+    #[tokio::test]
+    async fn checkpoints_are_told_in_short_and_by_subtask() {
+        let server = RestServer::start((Ipv4Addr::LOCALHOST, 0).into(), views()).await.unwrap();
+        let json = |body: String| -> serde_json::Value {
+            serde_json::from_str(body.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+        };
+        let all = json(get(server.address(), "/checkpoints").await);
+        assert_eq!(all["counts"]["completed"], 3);
+        let one = &all["history"][0];
+        assert_eq!((&one["id"], &one["state"], &one["alignmentMs"]), (&json!(3), &json!("Completed"), &json!(5)));
+        let details = json(get(server.address(), "/checkpoints/3").await);
+        assert_eq!(details["vertices"][0]["subtasks"][0]["fullBytes"], 99);
+        assert_eq!(details["vertices"][0]["subtasks"][0]["acknowledgedAt"], 120);
+        assert!(get(server.address(), "/checkpoints/4").await.starts_with("HTTP/1.1 404"));
     }
 
     async fn get(address: SocketAddr, path: &str) -> String {

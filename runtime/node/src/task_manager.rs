@@ -93,8 +93,13 @@ async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
             .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
     let registration = registration(args, &job, &data_plane);
     let mut worker = Worker::new(registration, job, storage, Some(data_plane));
-    let views =
-        Views { role: "taskmanager", status: None, tasks: Some(worker.task_view()), ready: worker.ready_check() };
+    let views = Views {
+        role: "taskmanager",
+        status: None,
+        history: None,
+        tasks: Some(worker.task_view()),
+        ready: worker.ready_check(),
+    };
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;

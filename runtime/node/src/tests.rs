@@ -97,6 +97,7 @@ fn local(program: Program, options: JobOptions, start: LocalStart) -> Local {
         start,
         checkpoint_directory: PathBuf::from("unused"),
         rest_bind: None,
+        control: None,
         on_status: Box::new(on_status),
         stop: CancellationToken::new(),
         abandon: CancellationToken::new(),

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 pub const RECORDS: usize = 20;
 
 /// How many the ledger's fold keeps.
-pub const KEPT_RECORDS: usize = 10;
+pub const KEPT_RECORDS: usize = 8;
 
 /// Characters of a failure's message that a record keeps.
 const MESSAGE_LIMIT: usize = 60;
@@ -271,6 +271,6 @@ mod tests {
             push_record(&mut records, &record);
             push_record(&mut records, &record);
         }
-        assert_eq!((history.iter().count(), records.len(), records[0].id), (RECORDS, KEPT_RECORDS, CheckpointId(21)));
+        assert_eq!((history.iter().count(), records.len(), records[0].id), (RECORDS, KEPT_RECORDS, CheckpointId(23)));
     }
 }

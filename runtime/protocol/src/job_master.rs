@@ -433,7 +433,7 @@ impl JobMaster {
         for running in self.operations.take_due(self.now) {
             self.start(running);
         }
-        let steps: [fn(&mut Self); 7] = [
+        let steps: [fn(&mut Self); 8] = [
             Self::tick_journal,
             Self::tick_savepoints,
             Self::tick_task_managers,

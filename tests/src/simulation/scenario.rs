@@ -30,6 +30,7 @@ impl Bug {
             unclear_append_is_failure: bug == Some(Self::UnclearAppend),
             own_append_is_foreign: bug == Some(Self::OwnAppend),
             no_directive_check: bug == Some(Self::Directive),
+            ..Planted::default()
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::edge;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::history::CheckpointHistory;
 use sluice_protocol::job_master::{Action, Command, Event, JobMaster, JobMasterConfig, SessionId};
 use sluice_protocol::message::ToTaskManager;
 use sluice_protocol::status::{JobState, JobStatus};
@@ -68,6 +69,7 @@ pub(crate) enum Input {
 pub(crate) struct DriverHandle {
     inputs: mpsc::Sender<Input>,
     status: watch::Receiver<JobStatus>,
+    history: watch::Receiver<Arc<CheckpointHistory>>,
     next_session: Arc<AtomicU64>,
     ended: CancellationToken,
 }
@@ -82,6 +84,11 @@ impl DriverHandle {
     /// The job's status, now and later.
     pub(crate) fn status(&self) -> watch::Receiver<JobStatus> {
         self.status.clone()
+    }
+
+    /// How the last checkpoints went, now and later.
+    pub(crate) fn history(&self) -> watch::Receiver<Arc<CheckpointHistory>> {
+        self.history.clone()
     }
 
     /// Cancelled when the loop has ended.
@@ -132,6 +139,7 @@ pub(crate) struct Driver {
     sender: mpsc::Sender<Input>,
     sessions: BTreeMap<SessionId, mpsc::UnboundedSender<ToTaskManager>>,
     status: watch::Sender<JobStatus>,
+    history: watch::Sender<Arc<CheckpointHistory>>,
     published_at: Timestamp,
     ended: CancellationToken,
 }
@@ -156,10 +164,12 @@ impl Driver {
             since: now,
             ..JobStatus::default()
         });
+        let history = watch::Sender::new(Arc::default());
         let ended = CancellationToken::new();
         let handle = DriverHandle {
             inputs: sender.clone(),
             status: status.subscribe(),
+            history: history.subscribe(),
             next_session: Arc::new(AtomicU64::new(1)),
             ended: ended.clone(),
         };
@@ -171,6 +181,7 @@ impl Driver {
             sender,
             sessions: BTreeMap::new(),
             status,
+            history,
             published_at: now,
             ended,
         };
@@ -274,6 +285,9 @@ impl Driver {
             return;
         }
         self.published_at = now;
+        if !Arc::ptr_eq(&self.history.borrow(), master.history()) {
+            self.history.send_replace(Arc::clone(master.history()));
+        }
         self.status.send_if_modified(|published| {
             let modified = *published != *status;
             *published = status.clone();

@@ -194,7 +194,7 @@ impl Board {
     /// A checkpoint of a task was stored.
     pub(crate) fn acknowledged(&self, subtask: SubtaskId, metrics: &CheckpointMetrics) {
         if let Some(posted) = self.lock().get(&subtask) {
-            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes } = metrics;
+            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, .. } = metrics;
             posted.checkpoints.acknowledged.fetch_add(1, Ordering::Relaxed);
             posted.checkpoints.bytes.store(*bytes, Ordering::Relaxed);
             let millis = start_delay_ms + alignment_ms + sync_ms + async_ms;

@@ -24,8 +24,9 @@ const REQUESTS_LIMIT: usize = 50;
 const END_MESSAGE_LIMIT: usize = 2000;
 const REQUEST_MESSAGE_LIMIT: usize = 150;
 
-/// Live savepoints that are remembered; what lies beyond stays in the store without being known.
+/// Live savepoints that are remembered, and bytes of their URIs; older ones stay in the store without being known.
 pub(super) const SAVEPOINTS_LIMIT: usize = 32;
+const SAVEPOINTS_BYTES: usize = 4000;
 
 /// The job as its ledger tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -302,9 +303,11 @@ impl Fold {
 
     fn take_savepoint(&mut self, key: CheckpointKey, TakenSavepoint { request, path }: &TakenSavepoint) {
         self.savepoints.push(LiveSavepoint { key, path: path.clone() });
-        let surplus = self.savepoints.len().saturating_sub(SAVEPOINTS_LIMIT);
-        if let Some(forgotten) = self.savepoints.drain(..surplus).next_back() {
-            self.forgotten_savepoints = Some(forgotten.key);
+        let bytes = |savepoints: &[LiveSavepoint]| savepoints.iter().map(|one| one.path.len()).sum::<usize>();
+        while self.savepoints.len() > SAVEPOINTS_LIMIT
+            || (self.savepoints.len() > 1 && bytes(&self.savepoints) > SAVEPOINTS_BYTES)
+        {
+            self.forgotten_savepoints = Some(self.savepoints.remove(0).key);
         }
         if let Some(request) = self.requests.iter_mut().find(|kept| kept.id == *request) {
             request.taken = Some(path.clone());

@@ -286,13 +286,37 @@ fn an_empty_ledger_and_a_failing_store_are_different_things() {
     assert!(matches!(reader.on_reply(no_answer()), ReadStep::Failed(_)));
 }
 
+fn largest_record(most: u64, number: u64) -> crate::history::CheckpointRecord {
+    use crate::history::{CheckpointRecord, RecordKind, RecordState};
+    use crate::message::{Alignment, CheckpointMetrics};
+    let mut record = CheckpointRecord {
+        id: CheckpointId(most + number),
+        kind: RecordKind::StopWithSavepoint,
+        alignment: Alignment::Unaligned { after: crate::TimeSpan(most) },
+        triggered_at: Timestamp(most),
+        acknowledged: u32::MAX,
+        subtasks: u32::MAX,
+        metrics: CheckpointMetrics {
+            start_delay_ms: most,
+            alignment_ms: most,
+            sync_ms: most,
+            async_ms: most,
+            bytes: most,
+            full_bytes: most,
+            in_flight_bytes: most,
+        },
+        ..CheckpointRecord::default()
+    };
+    record.end(RecordState::Failed, Some(&Failure::external("X", "\"".repeat(1000))), Timestamp(most));
+    record
+}
+
 /// The largest fold that a job can come to, with every number and list as long as it may get and long names: it can be
 /// written, so no job fails for having taken another checkpoint.
 #[test]
 fn the_largest_fold_can_be_written() {
     use super::fold::{Pin, Request, RequestResult, SAVEPOINTS_LIMIT, SinkSlots};
-    use crate::history::{CheckpointRecord, KEPT_RECORDS, RecordKind, RecordState};
-    use crate::message::{Alignment, CheckpointMetrics};
+    use crate::history::KEPT_RECORDS;
     use crate::restart::{CountedFailure, FailureCounts};
     const MOST: u64 = u64::MAX - 1000;
     let uri = |number: u64| format!("s3://{}/{MOST}-{}", "b".repeat(180), MOST + number);
@@ -309,36 +333,20 @@ fn the_largest_fold_can_be_written() {
         completed_at: Timestamp(MOST),
         bytes: MOST,
     };
-    let live = |number| LiveSavepoint { key: kept(number).key, path: uri(number) };
-    let long_time = CheckpointMetrics {
-        start_delay_ms: MOST,
-        alignment_ms: MOST,
-        sync_ms: MOST,
-        async_ms: MOST,
-        bytes: MOST,
-        full_bytes: MOST,
-        in_flight_bytes: MOST,
+    let record = |number| largest_record(MOST, number);
+    let taken = |last: Entry, number: u64| {
+        let savepoint = Some(TakenSavepoint { request: "none".into(), path: uri(number) });
+        let kind =
+            EntryKind::Checkpoint { checkpoint: kept(0), savepoint, ends: Ends::None, drops: vec![], record: None };
+        Entry { fold: last.folded(), kind, ..last }
     };
-    let record = |number| {
-        let mut record = CheckpointRecord {
-            id: CheckpointId(MOST + number),
-            kind: RecordKind::StopWithSavepoint,
-            alignment: Alignment::Unaligned { after: crate::TimeSpan(MOST) },
-            triggered_at: Timestamp(MOST),
-            acknowledged: u32::MAX,
-            subtasks: u32::MAX,
-            metrics: long_time,
-            ..CheckpointRecord::default()
-        };
-        record.end(RecordState::Failed, Some(&Failure::external("X", "\"".repeat(1000))), Timestamp(MOST));
-        record
-    };
+    let savepoints = (0..2 * SAVEPOINTS_LIMIT as u64).fold(entry(MOST, MOST, started(None)), taken).folded().savepoints;
     let mut last = entry(MOST, MOST, started(None));
     last.fold = Fold {
         retained: (1..=u64::from(MAX_RETAINED)).map(kept).collect(),
         requests: vec![],
         pins: (0..8).map(pin).collect(),
-        savepoints: (0..SAVEPOINTS_LIMIT as u64).map(live).collect(),
+        savepoints,
         forgotten_savepoints: Some(kept(0).key),
         history: (0..KEPT_RECORDS as u64).map(record).collect(),
         failures,

@@ -1,0 +1,268 @@
+//! Commands to a running job: `sluice savepoint`, `stop`, `cancel` and `checkpoint trigger`.
+//!
+//! They talk to the JobManager's control endpoint and wait for the answer in its status, which outlives the connection
+//! and the JobManager: an interrupted wait is taken up again by the same request id.
+
+use crate::error::CommandError;
+use crate::output;
+use clap::{Args, Subcommand};
+use futures::StreamExt as _;
+use sluice_node::edge::{now, random_id};
+use sluice_protocol::failure::Failure;
+use sluice_protocol::job_master::{Command, SavepointRequest};
+use sluice_protocol::ledger::SavepointKind;
+use sluice_protocol::status::{JobState, JobStatus, RequestState};
+use sluice_protocol::{JobId, TimeSpan};
+use sluice_rpc::control::{ControlClient, ControlError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a lost JobManager is looked for beyond the time that the request may take.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Between two tries to reach a JobManager that does not answer.
+const PAUSE: Duration = Duration::from_millis(500);
+
+const SAVEPOINT_EXAMPLES: &str = "\
+Examples:
+  sluice savepoint                                      of the job at localhost:6123, to checkpointing.savepointStorage
+  sluice savepoint --to s3://archive/savepoints --timeout 30m
+  sluice savepoint --request-id nightly-2026-11-29      asked again, it is not taken twice
+  sluice savepoint dispose s3://archive/savepoints/default/pageviews-6f1c/3-50
+  kubectl port-forward service/pageviews-jm 6123        makes a job on a cluster reachable
+
+`sluice run` prints the address of its control endpoint for --jobmanager.";
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  sluice stop                                  with a savepoint; nothing fires, the job can be resumed from it
+  sluice stop --drain                          ends sources and operators and fires their timers first; not to be resumed
+  sluice stop --savepoint-to file:///backup
+  sluice stop --without-savepoint              with a last checkpoint only";
+
+/// Which JobManager.
+#[derive(Debug, Args)]
+pub(crate) struct EndpointArguments {
+    /// The control endpoint of a running JobManager or of `sluice run`
+    #[arg(long, value_name = "HOST:PORT", env = "SLUICE_JOBMANAGER", default_value = "localhost:6123")]
+    jobmanager: String,
+}
+
+/// How a request is named and how long it may take.
+#[derive(Debug, Args)]
+pub(crate) struct RequestArguments {
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+    /// Names the request: asked again under this id, it is not carried out twice, and its answer is shown
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// How long it may take; past that the job runs on without it
+    #[arg(long, value_name = "SPAN", default_value = "10m")]
+    timeout: TimeSpan,
+}
+
+/// Arguments of `savepoint`.
+#[derive(Debug, Args)]
+#[command(after_help = SAVEPOINT_EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct SavepointArguments {
+    #[command(subcommand)]
+    command: Option<SavepointCommand>,
+    /// Where it goes: s3://… or file:///…
+    #[arg(long, value_name = "DIRECTORY")]
+    to: Option<String>,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+/// What else can be done with savepoints.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SavepointCommand {
+    /// Remove a savepoint of the running job, unless the job depends on it
+    #[command(after_help = "Examples:\n  sluice savepoint dispose s3://archive/savepoints/default/pageviews-6f1c/3-50")]
+    Dispose(DisposeArguments),
+}
+
+/// Arguments of `savepoint dispose`.
+#[derive(Debug, Args)]
+pub(crate) struct DisposeArguments {
+    /// The savepoint's directory or its _metadata
+    #[arg(value_name = "PATH")]
+    path: String,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+}
+
+/// Arguments of `stop`.
+#[derive(Debug, Args)]
+#[command(after_help = STOP_EXAMPLES)]
+pub(crate) struct StopArguments {
+    /// End sources and operators first, firing what timers there are: for a job that will not be resumed
+    #[arg(long, conflicts_with = "without_savepoint")]
+    drain: bool,
+    /// Where the savepoint goes: s3://… or file:///…
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "without_savepoint")]
+    savepoint_to: Option<String>,
+    /// Take a last checkpoint only
+    #[arg(long)]
+    without_savepoint: bool,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+/// Arguments of `cancel`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sluice cancel\n  sluice cancel --jobmanager localhost:41233")]
+pub(crate) struct CancelArguments {
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+}
+
+/// Arguments of `checkpoint trigger`.
+#[derive(Debug, Args)]
+pub(crate) struct TriggerArguments {
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+/// Takes a savepoint, or disposes of one.
+pub(crate) async fn savepoint(arguments: SavepointArguments) -> Result<u8, CommandError> {
+    if let Some(SavepointCommand::Dispose(DisposeArguments { path, endpoint })) = arguments.command {
+        let id = new_id();
+        let command = Command::Dispose { id: id.clone(), path };
+        let path = Asked::new(endpoint, id, TimeSpan::from_secs(60)).carry_out(&command).await?;
+        output::complain(&format!("disposed of {path}"));
+        return Ok(0);
+    }
+    let path = take_savepoint(arguments.request, SavepointKind::Savepoint, arguments.to).await?;
+    output::print(&format!("{path}\n"));
+    Ok(0)
+}
+
+/// Stops a job.
+pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
+    if arguments.without_savepoint {
+        return end(&arguments.request.endpoint, &Command::Stop).await;
+    }
+    let kind = if arguments.drain { SavepointKind::Drain } else { SavepointKind::Stop };
+    let path = take_savepoint(arguments.request, kind, arguments.savepoint_to).await?;
+    output::complain("stopped with the savepoint");
+    output::print(&format!("{path}\n"));
+    Ok(0)
+}
+
+/// Cancels a job.
+pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandError> {
+    end(&arguments.endpoint, &Command::Cancel).await
+}
+
+/// Takes a checkpoint now.
+pub(crate) async fn trigger(arguments: TriggerArguments) -> Result<u8, CommandError> {
+    let RequestArguments { endpoint, request_id, timeout } = arguments.request;
+    let id = request_id.unwrap_or_else(new_id);
+    let command = Command::TriggerCheckpoint { id: id.clone() };
+    let path = Asked::new(endpoint, id, timeout).carry_out(&command).await?;
+    output::print(&format!("{path}\n"));
+    Ok(0)
+}
+
+async fn take_savepoint(
+    request: RequestArguments,
+    kind: SavepointKind,
+    directory: Option<String>,
+) -> Result<String, CommandError> {
+    let RequestArguments { endpoint, request_id, timeout } = request;
+    let id = request_id.unwrap_or_else(new_id);
+    let directory = directory.map(|place| crate::checkpoint::place::address_of(&place)).transpose()?;
+    let command = Command::Savepoint(SavepointRequest { id: id.clone(), kind, directory, timeout });
+    Asked::new(endpoint, id, timeout).carry_out(&command).await
+}
+
+/// Ids that begin with the time sort by age, so that one that was forgotten is known to be old.
+fn new_id() -> String {
+    format!("{}-{}", now().0, random_id().chars().take(8).collect::<String>())
+}
+
+/// A request that is waited for.
+struct Asked {
+    address: String,
+    id: String,
+    deadline: Instant,
+    job: Option<JobId>,
+}
+
+impl Asked {
+    fn new(endpoint: EndpointArguments, id: String, timeout: TimeSpan) -> Self {
+        let deadline = Instant::now() + timeout.as_duration() + GRACE;
+        Self { address: endpoint.jobmanager, id, deadline, job: None }
+    }
+
+    /// Asks and waits, also across JobManagers of the same job. Returns where the result lies.
+    async fn carry_out(mut self, command: &Command) -> Result<String, CommandError> {
+        loop {
+            let lost = match self.ask(command).await {
+                Ok(answer) => return answer,
+                Err(error @ ControlError::Unreachable { .. }) if self.job.is_some() => error,
+                Err(error) => return Err(error.into()),
+            };
+            if Instant::now() > self.deadline {
+                return Err(CommandError::Usage(format!(
+                    "{lost}; request '{}' may have been carried out: ask again with --request-id {} to learn of it",
+                    self.id, self.id
+                )));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn ask(&mut self, command: &Command) -> Result<Result<String, CommandError>, ControlError> {
+        let client = ControlClient::connect(&self.address).await?;
+        let (job, generation) = client.describe().await?;
+        if self.job.as_ref().is_some_and(|asked| *asked != job) {
+            let message = format!("it runs job {job} now");
+            return Err(ControlError::AnotherJobManager { address: self.address.clone(), message });
+        }
+        self.job = Some(job.clone());
+        let mut statuses = client.watch(&job, generation).await?;
+        client.execute(generation, &self.id, command).await?;
+        while let Some(status) = statuses.next().await {
+            if let Some(answer) = self.answer_in(&status?) {
+                return Ok(answer);
+            }
+        }
+        Err(ControlError::Unreachable { address: self.address.clone(), message: "the JobManager ended".to_owned() })
+    }
+
+    fn answer_in(&self, status: &JobStatus) -> Option<Result<String, CommandError>> {
+        let request = status.requests.iter().find(|request| request.id == self.id)?;
+        match request.state {
+            RequestState::Pending => None,
+            RequestState::Completed => Some(Ok(request.path.clone().unwrap_or_default())),
+            RequestState::Failed => {
+                let failure = request.failure.clone();
+                let unknown = || Failure::user("RequestFailed", "the JobManager gave no reason");
+                Some(Err(CommandError::Job(failure.unwrap_or_else(unknown))))
+            }
+        }
+    }
+}
+
+/// Ends a job and waits until it has.
+async fn end(endpoint: &EndpointArguments, command: &Command) -> Result<u8, CommandError> {
+    let client = ControlClient::connect(&endpoint.jobmanager).await?;
+    let (job, generation) = client.describe().await?;
+    let mut statuses = client.watch(&job, generation).await?;
+    client.execute(generation, &new_id(), command).await?;
+    let mut last = JobState::Stopping;
+    while let Some(status) = statuses.next().await {
+        match status {
+            Ok(status) => last = status.state,
+            Err(_) if last.is_terminal() => break,
+            Err(error) => return Err(error.into()),
+        }
+        if last.is_terminal() {
+            break;
+        }
+    }
+    output::complain(&format!("job {job} is {}", format!("{last:?}").to_lowercase()));
+    Ok(u8::from(!last.is_terminal()))
+}
