@@ -105,7 +105,8 @@ fn target(facts: &Facts, plan: &Plan) -> Option<Target> {
     (generation == plan.memory.generation).then_some(Target { generation, address })
 }
 
-/// What the plan tells, and a change of the state or of what is wrong.
+/// What the plan tells, and a change of the state or of what is wrong: of each attempt once, so that no event counts
+/// what happened to an earlier one.
 fn occurrences(facts: &Facts, plan: &Plan) -> Vec<Occurrence> {
     let mut occurrences = plan.events.clone();
     let view = &plan.view;
@@ -113,12 +114,22 @@ fn occurrences(facts: &Facts, plan: &Plan) -> Vec<Occurrence> {
     if let (true, Some(state)) = (changed, view.state) {
         let warning = view.degraded.is_some();
         let reason = if warning { view.reason.clone() } else { format!("{state:?}") };
-        let message = if view.message.is_empty() { describe(state).to_owned() } else { view.message.clone() };
-        if !occurrences.iter().any(|other| other.reason == reason) {
-            occurrences.push(Occurrence::new(warning, &reason, message));
+        let message = describe_change(state, plan);
+        if !occurrences.iter().any(|other| other.reason == reason || other.message == message) {
+            let attempt = facts.report.as_ref().map(|report| report.attempt).unwrap_or_default();
+            let action = format!("Generation{}Attempt{attempt}", plan.memory.generation);
+            occurrences.push(Occurrence { action, ..Occurrence::new(warning, &reason, message) });
         }
     }
     occurrences
+}
+
+fn describe_change(state: StreamJobState, plan: &Plan) -> String {
+    let words = if plan.view.message.is_empty() { describe(state) } else { &plan.view.message };
+    match (state, &plan.memory.restored_from) {
+        (StreamJobState::Running, Some(checkpoint)) => format!("{words}, restored from checkpoint {}", checkpoint.id),
+        _ => words.to_owned(),
+    }
 }
 
 const fn describe(state: StreamJobState) -> &'static str {

@@ -78,15 +78,44 @@ impl Job {
             .collect())
     }
 
-    /// SIGKILL to the process of a pod: directly where the node is this machine, else by a forced deletion.
+    /// What a JobManager pod shows on its port 8081, through the API server: newer than the StreamJob's status.
+    #[must_use]
+    pub fn page_of(&self, pod: &str) -> Option<Value> {
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}:8081/proxy/status", self.namespace);
+        serde_json::from_str(&kubectl(&["get", "--raw", &path]).ok()?).ok()
+    }
+
+    /// SIGSTOP to the process of a pod, where the node is this machine; elsewhere nothing happens.
+    ///
+    /// # Errors
+    /// When it may not be signalled.
+    pub fn suspend_pod(&self, pod: &str) -> anyhow::Result<()> {
+        self.process_of(pod).map_or(Ok(()), |pid| kill(pid, Signal::SIGSTOP).context("SIGSTOP"))
+    }
+
+    /// The job's directory below checkpoint storage.
+    ///
+    /// # Errors
+    /// When the object is not there.
+    pub fn directory(&self) -> anyhow::Result<String> {
+        let job = self.get()?;
+        let uid = job["metadata"]["uid"].as_str().context("no uid")?;
+        Ok(format!("{}/{}-{uid}", self.namespace, self.name))
+    }
+
+    /// SIGKILL to the processes of pods, one right after the other: directly where the node is this machine, else by
+    /// forced deletions.
     ///
     /// # Errors
     /// When neither works.
-    pub fn kill_pod(&self, pod: &str) -> anyhow::Result<()> {
-        if let Some(pid) = self.process_of(pod) {
-            kill(pid, Signal::SIGKILL).context("SIGKILL")?;
-        } else {
-            kubectl(&["-n", &self.namespace, "delete", "pod", pod, "--grace-period=0", "--force"])?;
+    pub fn kill_pods(&self, pods: &[&str]) -> anyhow::Result<()> {
+        let processes: Vec<_> = pods.iter().map(|pod| self.process_of(pod)).collect();
+        for (pod, process) in pods.iter().zip(processes) {
+            if let Some(pid) = process {
+                kill(pid, Signal::SIGKILL).context("SIGKILL")?;
+            } else {
+                kubectl(&["-n", &self.namespace, "delete", "pod", pod, "--grace-period=0", "--force"])?;
+            }
         }
         Ok(())
     }
@@ -122,6 +151,12 @@ impl Job {
 #[must_use]
 pub fn checkpoint(status: &Value) -> u64 {
     status["lastCheckpoint"]["id"].as_u64().unwrap_or(0)
+}
+
+/// Id of the checkpoint that the current attempt was restored from; 0 = none.
+#[must_use]
+pub fn restored(status: &Value) -> u64 {
+    status["restoredFrom"]["id"].as_u64().unwrap_or(0)
 }
 
 /// A condition's `(status, reason, message)`.

@@ -8,7 +8,7 @@
 //! | `SLUICE_TEST_HELM` | the helm binary; `helm` when unset |
 //! | `SLUICE_TEST_RUNTIME_IMAGE`, `SLUICE_TEST_CONTROLLER_IMAGE` | images that the cluster's nodes have |
 //! | `SLUICE_TEST_KAFKA`, `SLUICE_TEST_KAFKA_PODS` | bootstrap address for the test, and for pods |
-//! | `SLUICE_TEST_S3_PODS` | the S3 server's URL for pods; keys and bucket as for the other suites |
+//! | `SLUICE_TEST_S3`, `SLUICE_TEST_S3_PODS` | the S3 server's URL likewise; keys and bucket as for the other suites |
 //!
 //! Without them the tests skip and say so; with `CI=true` they fail instead.
 
@@ -17,6 +17,7 @@
 pub mod job;
 
 use anyhow::{Context as _, bail};
+use sluice_tests::harness::Services;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -24,16 +25,12 @@ use std::sync::OnceLock;
 /// A cluster with the operator on it.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// Bootstrap address for the test.
-    pub kafka: String,
+    /// Broker and S3 server as the test reaches them.
+    pub services: Services,
     /// Bootstrap address for pods.
     pub kafka_pods: String,
     /// URL of the S3 server for pods.
     pub s3_pods: String,
-    /// Its bucket.
-    pub bucket: String,
-    access_key: String,
-    secret_key: String,
     runtime_image: String,
     controller_image: String,
     helm: String,
@@ -48,16 +45,14 @@ impl Cluster {
     /// With `CI=true` and without a cluster, or when the operator cannot be installed.
     #[must_use]
     pub fn from_environment() -> Option<Self> {
+        let services = Services::from_environment()?;
         let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let cluster = (|| {
             read("KUBECONFIG")?;
             Some(Self {
-                kafka: read("SLUICE_TEST_KAFKA")?,
+                services,
                 kafka_pods: read("SLUICE_TEST_KAFKA_PODS")?,
                 s3_pods: read("SLUICE_TEST_S3_PODS")?,
-                bucket: read("SLUICE_TEST_S3_BUCKET")?,
-                access_key: read("SLUICE_TEST_S3_ACCESS_KEY")?,
-                secret_key: read("SLUICE_TEST_S3_SECRET_KEY")?,
                 runtime_image: read("SLUICE_TEST_RUNTIME_IMAGE")?,
                 controller_image: read("SLUICE_TEST_CONTROLLER_IMAGE")?,
                 helm: read("SLUICE_TEST_HELM").unwrap_or_else(|| "helm".to_owned()),
@@ -98,6 +93,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// `storageOptions` with which pods reach the S3 server, given the Secret `s3`.
+    #[must_use]
+    pub fn storage_options(&self) -> String {
+        format!(r#"{{endpoint: "{}", pathStyle: true, credentialsSecret: s3}}"#, self.s3_pods)
+    }
+
     fn helm(&self, arguments: &[&str]) -> anyhow::Result<String> {
         run(Command::new(&self.helm).args(arguments), None)
     }
@@ -110,17 +111,9 @@ impl Cluster {
         let name = sluice_tests::harness::unique(prefix);
         kubectl(&["create", "namespace", &name])?;
         kubectl(&["label", "namespace", &name, "pod-security.kubernetes.io/enforce=restricted"])?;
-        kubectl(&[
-            "-n",
-            &name,
-            "create",
-            "secret",
-            "generic",
-            "s3",
-            &format!("--from-literal=AWS_ACCESS_KEY_ID={}", self.access_key),
-            &format!("--from-literal=AWS_SECRET_ACCESS_KEY={}", self.secret_key),
-        ])?;
-        Ok(Namespace { name })
+        let namespace = Namespace { name };
+        namespace.create_secret("s3", &self.services.s3.access_key, &self.services.s3.secret_key)?;
+        Ok(namespace)
     }
 }
 
@@ -128,6 +121,20 @@ impl Cluster {
 pub struct Namespace {
     /// Its name.
     pub name: String,
+}
+
+impl Namespace {
+    /// Makes a Secret with an access key, as `storageOptions.credentialsSecret` wants it.
+    ///
+    /// # Errors
+    /// When the cluster refuses.
+    pub fn create_secret(&self, name: &str, access_key: &str, secret_key: &str) -> anyhow::Result<()> {
+        let literals = [("AWS_ACCESS_KEY_ID", access_key), ("AWS_SECRET_ACCESS_KEY", secret_key)]
+            .map(|(key, value)| format!("--from-literal={key}={value}"));
+        let [access_key, secret_key] = &literals;
+        kubectl(&["-n", &self.name, "create", "secret", "generic", name, access_key, secret_key])?;
+        Ok(())
+    }
 }
 
 impl Drop for Namespace {

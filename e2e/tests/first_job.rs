@@ -2,121 +2,171 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
-use sluice_e2e::job::{Job, checkpoint, condition};
-use sluice_e2e::{Cluster, apply, kubectl};
-use sluice_tests::harness::kafka::{self, Producer};
-use sluice_tests::harness::pageviews::{event, expected_counts, materialised_counts};
-use sluice_tests::harness::{unique, wait_for};
-use std::time::{Duration, Instant};
+use serde_json::Value;
+use sluice_e2e::job::{Job, checkpoint, condition, restored};
+use sluice_e2e::{Cluster, Namespace, apply, kubectl};
+use sluice_protocol::ledger::CheckpointKey;
+use sluice_protocol::{CheckpointId, Generation};
+use sluice_tests::harness::ledger::{Ledger, open_store};
+use sluice_tests::harness::pageviews::{Load, PageViewJob, expected_counts, materialised_counts};
+use sluice_tests::harness::{kafka, unique, wait_for};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-const PARTITIONS: i32 = 4;
-const APPS: u64 = 60;
 const EVENTS: u64 = 200_000;
+const LOAD: Load = Load { seed: 3, events: EVENTS, apps: 60, partitions: 4, duration: Duration::from_secs(60) };
+/// Below the bucket.
+const PREFIX: &str = "demo";
+/// How often both pods are killed at most, until a kill falls into a checkpoint.
+const TRIES: u64 = 4;
 
-fn manifest(cluster: &Cluster, input: &str, output: &str) -> String {
-    let Cluster { kafka_pods, s3_pods, bucket, .. } = cluster;
-    format!(
-        r#"apiVersion: sluice.dev/v1alpha1
-kind: StreamJob
-metadata: {{name: pageviews}}
-spec:
-  program:
-    sql: |
-      CREATE TABLE page_views (app_id STRING, url STRING, ts TIMESTAMP(3)) WITH ('connector'='kafka', 'topic'='{input}', 'properties.bootstrap.servers'='{kafka_pods}', 'format'='json', 'scan.startup.mode'='earliest-offset');
-      CREATE TABLE pv (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector'='upsert-kafka', 'topic'='{output}', 'properties.bootstrap.servers'='{kafka_pods}', 'key.format'='json', 'value.format'='json');
-      INSERT INTO pv SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id;
-  parallelism: 2
-  taskManager: {{slots: 1}}
-  checkpointing: {{interval: 2s, storage: "s3://{bucket}/demo", retained: 3, tolerableFailures: 100, storageOptions: {{endpoint: "{s3_pods}", pathStyle: true, credentialsSecret: s3}}}}
-  restartStrategy: {{fixedDelay: {{attempts: 10, delay: 1s}}}}
-"#
-    )
+/// The job, its input under way.
+struct Story {
+    cluster: Cluster,
+    namespace: Namespace,
+    job: Job,
+    input: String,
+    output: String,
+    producer: JoinHandle<()>,
 }
 
-fn produce(bootstrap: String, topic: String) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        let producer = Producer::new(&bootstrap).expect("a producer");
-        let started = Instant::now();
-        for number in 0..EVENTS {
-            let partition = i32::try_from(number % PARTITIONS as u64).expect("small");
-            producer.send(&topic, partition, &event(3, number, APPS).1).expect("room in the queue");
-            if number % 1000 == 0 {
-                std::thread::sleep(Duration::from_millis(60_000 * number / EVENTS).saturating_sub(started.elapsed()));
-            }
+impl Story {
+    async fn begin(cluster: Cluster) -> Self {
+        let namespace = cluster.namespace("pageviews").expect("a namespace");
+        let (input, output) = (unique("test"), unique("pv"));
+        let bootstrap = &cluster.services.kafka;
+        kafka::create_topics(bootstrap, &[(&input, LOAD.partitions), (&output, 2)]).await.expect("topics");
+        let producer = LOAD.produce(bootstrap, &input);
+        let manifest = PageViewJob {
+            kafka: &cluster.kafka_pods,
+            input: &input,
+            output: &output,
+            parallelism: 2,
+            interval: "2s",
+            storage: &format!("s3://{}/{PREFIX}", cluster.services.s3.bucket),
+            storage_options: &cluster.storage_options(),
         }
-        producer.flush().expect("all delivered");
-    })
-}
+        .manifest();
+        apply(&namespace.name, &manifest).expect("applied");
+        let job = Job { namespace: namespace.name.clone(), name: "pageviews".to_owned() };
+        Self { cluster, namespace, job, input, output, producer }
+    }
 
-fn restored(status: &serde_json::Value) -> u64 {
-    status["restoredFrom"]["id"].as_u64().unwrap_or(0)
+    async fn ledger(&self) -> Ledger {
+        let store = open_store(&self.cluster.services.s3, PREFIX);
+        Ledger::read(&store, &self.job.directory().expect("the job")).await
+    }
+
+    /// Produces the rest and waits until the materialised counts are those of the input.
+    fn finish(&mut self) {
+        let producer = std::mem::replace(&mut self.producer, std::thread::spawn(|| ()));
+        producer.join().expect("the producer");
+        let bootstrap = &self.cluster.services.kafka;
+        let expected = expected_counts(bootstrap, &self.input).expect("the input");
+        assert_eq!(expected.values().sum::<u64>(), EVENTS);
+        wait_for("the counts", Duration::from_secs(90), || {
+            (materialised_counts(bootstrap, &self.output).ok()? == expected).then_some(())
+        });
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_pods_change_no_count() {
     let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("pageviews").expect("a namespace");
-    let (input, output) = (unique("test"), unique("pv"));
-    kafka::create_topics(&cluster.kafka, &[(&input, PARTITIONS), (&output, 2)]).await.expect("topics");
-    let producer = produce(cluster.kafka.clone(), input.clone());
-    apply(&namespace.name, &manifest(&cluster, &input, &output)).expect("applied");
-    let job = Job { namespace: namespace.name.clone(), name: "pageviews".to_owned() };
+    let mut story = Story::begin(cluster).await;
+    kill_task_manager(&story.job);
+    kill_job_manager(&story.job);
+    let tries = kill_both_in_checkpoint(&story).await;
+    story.finish();
 
-    let mut status = job.wait_checkpoint(1);
+    let ledger = story.ledger().await;
+    assert_eq!(ledger.check_restores() as u64, 2 + tries, "{}", ledger.story());
+    check_what_a_person_sees(&story, 2 + tries);
+
+    // Deletion removes Kubernetes objects.
+    let Story { namespace, job, .. } = &story;
+    kubectl(&["-n", &namespace.name, "delete", "streamjob", "pageviews", "--timeout=60s"]).expect("deleted");
+    wait_for("no pods", Duration::from_secs(60), || {
+        (job.pods("jobmanager").ok()?.is_empty() && job.pods("taskmanager").ok()?.is_empty()).then_some(())
+    });
+}
+
+/// A TaskManager pod: replaced within the generation.
+fn kill_task_manager(job: &Job) {
+    let status = job.wait_checkpoint(1);
     assert_eq!(status["generation"], 1);
-
-    // A TaskManager pod: replaced within the generation, restored from the latest checkpoint.
     let victims = job.pods("taskmanager").expect("pods");
     assert_eq!(victims.len(), 2);
-    let before = checkpoint(&status);
-    job.kill_pod(&victims[0]).expect("killed");
-    status = job.wait_status("the second attempt", Duration::from_secs(90), |status| {
+    job.kill_pods(&[&victims[0]]).expect("killed");
+    let after = job.wait_status("the second attempt", Duration::from_secs(90), |status| {
         status["state"] == "Running" && status["attempt"] == 2
     });
-    assert!(restored(&status) >= before, "{status:#}");
-    assert_eq!(status["generation"], 1);
+    assert!(restored(&after) >= checkpoint(&status), "{after:#}");
+    assert_eq!(after["generation"], 1);
     let pods = job.pods("taskmanager").expect("pods");
     assert!(pods.contains(&"pageviews-1-tm-2".to_owned()), "the next index was not used: {pods:?}");
+}
 
-    // The JobManager pod: the next generation.
+/// The JobManager pod: the next generation.
+fn kill_job_manager(job: &Job) {
+    let status = job.status().expect("a status");
     let before = checkpoint(&job.wait_checkpoint(checkpoint(&status)));
-    job.kill_pod("pageviews-1-jm").expect("killed");
-    status = job.wait_status("the second generation", Duration::from_secs(90), |status| {
-        status["state"] == "Running" && status["generation"] == 2
-    });
-    assert!(restored(&status) >= before, "{status:#}");
+    job.kill_pods(&["pageviews-1-jm"]).expect("killed");
+    let after = wait_generation(job, 2);
+    assert!(restored(&after) >= before, "{after:#}");
+}
 
-    // Both at once.
-    let before = checkpoint(&job.wait_checkpoint(checkpoint(&status)));
+fn wait_generation(job: &Job, generation: u64) -> Value {
+    job.wait_status("the next generation", Duration::from_secs(90), |status| {
+        status["state"] == "Running" && status["generation"] == generation && restored(status) > 0
+    })
+}
+
+/// Both pods, the kill falling into a checkpoint: it is pending then, neither complete nor given up. Says how many
+/// kills that took.
+async fn kill_both_in_checkpoint(story: &Story) -> u64 {
+    let job = &story.job;
+    for number in 1..=TRIES {
+        let before = job.status().expect("a status");
+        let before = job.wait_checkpoint(checkpoint(&before));
+        let pending = kill_both(job, &before);
+        let status = wait_generation(job, pending.generation.0 + 1);
+        let ledger = story.ledger().await;
+        let generation = Generation(pending.generation.0 + 1);
+        assert_eq!(restored(&status), ledger.restored_by(generation).0, "{status:#}");
+        if ledger.ended_pending(pending) {
+            return number;
+        }
+    }
+    panic!("in {TRIES} tries no kill fell into a pending checkpoint");
+}
+
+/// Kills a TaskManager and the JobManager while a checkpoint is pending, and says which.
+fn kill_both(job: &Job, status: &Value) -> CheckpointKey {
+    let generation = status["generation"].as_u64().expect("a generation");
+    let job_manager = format!("pageviews-{generation}-jm");
     let task_manager = job.pods("taskmanager").expect("pods").pop().expect("a pod");
-    job.kill_pod(&task_manager).expect("killed");
-    job.kill_pod("pageviews-2-jm").expect("killed");
-    status = job.wait_status("the third generation", Duration::from_secs(90), |status| {
-        status["state"] == "Running" && status["generation"] == 3
+    // A TaskManager that hangs acknowledges nothing, so that the next checkpoint stays pending.
+    job.suspend_pod(&task_manager).expect("suspended");
+    let id = wait_for("a pending checkpoint", Duration::from_secs(20), || {
+        job.page_of(&job_manager)?["pendingCheckpoints"].as_array()?.last()?.as_u64()
     });
-    assert!(restored(&status) >= before, "{status:#}");
-    assert!(status["restarts"].as_u64().unwrap_or(0) >= 3, "{status:#}");
+    // The JobManager first, so that it does not see the other go and give the checkpoint up.
+    job.kill_pods(&[&job_manager, &task_manager]).expect("killed");
+    CheckpointKey { generation: Generation(generation), id: CheckpointId(id) }
+}
 
-    producer.join().expect("the producer");
-    let expected = expected_counts(&cluster.kafka, &input).expect("the input");
-    assert_eq!(expected.values().sum::<u64>(), EVENTS);
-    wait_for("the counts", Duration::from_secs(90), || {
-        (materialised_counts(&cluster.kafka, &output).ok()? == expected).then_some(())
-    });
-
-    // What a person sees.
+fn check_what_a_person_sees(story: &Story, kills: u64) {
+    let Story { namespace, job, .. } = story;
     let line = kubectl(&["-n", &namespace.name, "get", "streamjobs"]).expect("a table");
     assert!(line.contains("Running"), "{line}");
     let ready = job.wait_status("Ready", Duration::from_secs(30), |status| {
         condition(status, "Ready").is_some_and(|(value, ..)| value == "True")
     });
     assert!(condition(&ready, "Degraded").is_none_or(|(value, ..)| value == "False"), "{ready:#}");
+    assert_eq!(ready["restarts"].as_u64(), Some(kills), "{ready:#}");
     let events = kubectl(&["-n", &namespace.name, "get", "events"]).expect("events");
-    assert!(events.contains("Restart") || events.contains("Lost"), "{events}");
-
-    // Deletion removes Kubernetes objects.
-    kubectl(&["-n", &namespace.name, "delete", "streamjob", "pageviews", "--timeout=60s"]).expect("deleted");
-    wait_for("no pods", Duration::from_secs(60), || {
-        (job.pods("jobmanager").ok()?.is_empty() && job.pods("taskmanager").ok()?.is_empty()).then_some(())
-    });
+    for word in ["TaskManagerLost", "TaskManagerReplaced", "JobManagerLost", "restored from checkpoint"] {
+        assert!(events.contains(word), "no '{word}' in:\n{events}");
+    }
 }

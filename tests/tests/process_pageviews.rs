@@ -6,7 +6,7 @@
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_tests::harness::job::Job;
 use sluice_tests::harness::kafka::{self, Producer};
-use sluice_tests::harness::pageviews::{event, expected_counts, materialised_counts};
+use sluice_tests::harness::pageviews::{Load, PageViewJob, expected_counts, materialised_counts};
 use sluice_tests::harness::{Services, unique, wait_for};
 use std::time::Duration;
 
@@ -27,43 +27,23 @@ async fn make_topics(services: &Services, partitions: i32) -> Topics {
 }
 
 fn manifest(services: &Services, topics: &Topics, parallelism: u32, interval: &str) -> String {
-    let Services { kafka, s3 } = services;
-    let Topics { input, output } = topics;
-    format!(
-        r#"apiVersion: sluice.dev/v1alpha1
-kind: StreamJob
-metadata: {{name: pageviews}}
-spec:
-  program:
-    sql: |
-      CREATE TABLE page_views (app_id STRING, url STRING, ts TIMESTAMP(3)) WITH ('connector'='kafka', 'topic'='{input}', 'properties.bootstrap.servers'='{kafka}', 'format'='json', 'scan.startup.mode'='earliest-offset');
-      CREATE TABLE pv (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector'='upsert-kafka', 'topic'='{output}', 'properties.bootstrap.servers'='{kafka}', 'key.format'='json', 'value.format'='json');
-      INSERT INTO pv SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id;
-  parallelism: {parallelism}
-  taskManager: {{slots: 1}}
-  checkpointing: {{interval: {interval}, storage: "s3://{bucket}/processes", retained: 3, tolerableFailures: 100, storageOptions: {{endpoint: "{endpoint}", pathStyle: true}}}}
-  restartStrategy: {{fixedDelay: {{attempts: 10, delay: 1s}}}}
-"#,
-        bucket = s3.bucket,
-        endpoint = s3.endpoint,
-    )
+    PageViewJob {
+        kafka: &services.kafka,
+        input: &topics.input,
+        output: &topics.output,
+        parallelism,
+        interval,
+        storage: &format!("s3://{}/processes", services.s3.bucket),
+        storage_options: &format!(r#"{{endpoint: "{}", pathStyle: true}}"#, services.s3.endpoint),
+    }
+    .manifest()
 }
 
-/// Produces all events over about `seconds`, on a thread of its own.
-fn produce(bootstrap: String, topic: String, events: u64, seconds: u64) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        let producer = Producer::new(&bootstrap).expect("a producer");
-        let started = std::time::Instant::now();
-        for number in 0..events {
-            let partition = i32::try_from(number % PARTITIONS as u64).expect("small");
-            producer.send(&topic, partition, &event(7, number, APPS).1).expect("room in the queue");
-            if number % 1000 == 0 {
-                let due = Duration::from_millis(seconds * 1000 * number / events);
-                std::thread::sleep(due.saturating_sub(started.elapsed()));
-            }
-        }
-        producer.flush().expect("all delivered");
-    })
+/// Produces all events over about `seconds`.
+fn produce(services: &Services, topics: &Topics, seconds: u64) -> std::thread::JoinHandle<()> {
+    let duration = Duration::from_secs(seconds);
+    let load = Load { seed: 7, events: EVENTS, apps: APPS, partitions: PARTITIONS, duration };
+    load.produce(&services.kafka, &topics.input)
 }
 
 fn wait_for_equal_counts(services: &Services, topics: &Topics) {
@@ -98,7 +78,7 @@ fn assert_restored_latest(before: &JobStatus, after: &JobStatus) {
 async fn killed_task_manager_and_job_manager_and_both_change_no_count() {
     let Some(services) = Services::from_environment() else { return };
     let topics = make_topics(&services, PARTITIONS).await;
-    let producer = produce(services.kafka.clone(), topics.input.clone(), EVENTS, 25);
+    let producer = produce(&services, &topics, 25);
     let mut job = Job::new("pageviews", &manifest(&services, &topics, 2, "500ms"), Some(&services.s3));
 
     job.start_generation(2);
@@ -141,7 +121,7 @@ async fn woken_zombie_job_manager_appends_and_deletes_nothing() {
     use nix::sys::signal::Signal;
     let Some(services) = Services::from_environment() else { return };
     let topics = make_topics(&services, PARTITIONS).await;
-    let producer = produce(services.kafka.clone(), topics.input.clone(), EVENTS, 10);
+    let producer = produce(&services, &topics, 10);
     let mut job = Job::new("zombie", &manifest(&services, &topics, 2, "500ms"), Some(&services.s3));
     job.start_generation(2);
     job.wait_checkpoint(1);
@@ -173,7 +153,7 @@ async fn woken_zombie_task_manager_is_refused() {
     use nix::sys::signal::Signal;
     let Some(services) = Services::from_environment() else { return };
     let topics = make_topics(&services, PARTITIONS).await;
-    let producer = produce(services.kafka.clone(), topics.input.clone(), EVENTS, 20);
+    let producer = produce(&services, &topics, 20);
     let mut job = Job::new("zombie-tm", &manifest(&services, &topics, 2, "500ms"), Some(&services.s3));
     job.start_generation(2);
     let before = job.wait_checkpoint(1);

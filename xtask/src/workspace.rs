@@ -49,9 +49,16 @@ pub(crate) fn script(path: &str) -> Command {
 }
 
 /// Cargo, in the root of the checkout.
+///
+/// What the Cargo that runs xtask says about xtask stays here: build scripts that look at such variables (ring's does)
+/// would run again, and all that depends on them compile again, at each change between `cargo verify` and `cargo test`.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.arg(subcommand).current_dir(root());
+    let about_xtask = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(about_xtask)) {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -102,7 +102,11 @@ impl Planner<'_> {
         self.plan.memory.next_task_manager = first + count;
         self.plan.create.extend(pods);
         if first > 0 {
-            self.tell(true, "TaskManagerReplaced", format!("{count} lost TaskManagers are replaced"));
+            let words = match count {
+                1 => format!("a lost TaskManager is replaced by that of index {first}"),
+                _ => format!("{count} lost TaskManagers are replaced by those from index {first} on"),
+            };
+            self.tell(true, "TaskManagerReplaced", words);
         }
         if self.plan.spec.is_none() {
             self.plan.spec = self.spec().cloned();

@@ -1,7 +1,91 @@
-//! Page views as the tests produce them, and their counts computed without Sluice.
+//! Page views: the job that counts them, the load that tests produce, and the counts computed without Sluice.
 
-use super::kafka;
+use super::kafka::{self, Producer};
 use std::collections::BTreeMap;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The job that counts page views of one topic into another.
+#[derive(Debug, Clone, Copy)]
+pub struct PageViewJob<'a> {
+    /// Bootstrap address for the job's processes.
+    pub kafka: &'a str,
+    /// The topic that it reads from its beginning.
+    pub input: &'a str,
+    /// The topic that it writes.
+    pub output: &'a str,
+    /// Subtasks per vertex.
+    pub parallelism: u32,
+    /// Between two checkpoints, such as `2s`.
+    pub interval: &'a str,
+    /// Where checkpoints go, such as `s3://checkpoints/demo`.
+    pub storage: &'a str,
+    /// `storageOptions` as YAML in one line.
+    pub storage_options: &'a str,
+}
+
+impl PageViewJob<'_> {
+    /// The StreamJob `pageviews`.
+    #[must_use]
+    pub fn manifest(&self) -> String {
+        let Self { kafka, input, output, parallelism, interval, storage, storage_options } = self;
+        format!(
+            r#"apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: pageviews}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE page_views (app_id STRING, url STRING, ts TIMESTAMP(3)) WITH ('connector'='kafka', 'topic'='{input}', 'properties.bootstrap.servers'='{kafka}', 'format'='json', 'scan.startup.mode'='earliest-offset');
+      CREATE TABLE pv (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector'='upsert-kafka', 'topic'='{output}', 'properties.bootstrap.servers'='{kafka}', 'key.format'='json', 'value.format'='json');
+      INSERT INTO pv SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id;
+  parallelism: {parallelism}
+  taskManager: {{slots: 1}}
+  checkpointing: {{interval: {interval}, storage: "{storage}", retained: 3, tolerableFailures: 100, storageOptions: {storage_options}}}
+  restartStrategy: {{fixedDelay: {{attempts: 10, delay: 1s}}}}
+"#
+        )
+    }
+}
+
+/// Page views that a test produces while its job runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Another seed, other events.
+    pub seed: u64,
+    /// How many.
+    pub events: u64,
+    /// Of how many applications.
+    pub apps: u64,
+    /// Partitions of the topic; they take turns.
+    pub partitions: i32,
+    /// Over which time they are spread; zero = as fast as the broker takes them.
+    pub duration: Duration,
+}
+
+impl Load {
+    /// Produces it all, on a thread of its own, whose end says that the broker has everything.
+    ///
+    /// # Panics
+    /// On that thread, when the broker stays away.
+    #[must_use]
+    pub fn produce(self, bootstrap: &str, topic: &str) -> JoinHandle<()> {
+        let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_owned());
+        std::thread::spawn(move || {
+            let producer = Producer::new(&bootstrap).expect("a producer");
+            let started = Instant::now();
+            for number in 0..self.events {
+                let partition = i32::try_from(number % u64::from(self.partitions.unsigned_abs())).expect("small");
+                producer.send(&topic, partition, &event(self.seed, number, self.apps).1).expect("room in the queue");
+                if number.is_multiple_of(1000) {
+                    let due = self.duration.mul_f64(number as f64 / self.events as f64);
+                    std::thread::sleep(due.saturating_sub(started.elapsed()));
+                }
+            }
+            producer.flush().expect("all delivered");
+        })
+    }
+}
 
 /// One event as JSON; a pure function of its number and seed.
 #[must_use]

@@ -156,6 +156,8 @@ fn verdict_of_answer(status: u16, code: &str, place: &Place<'_>) -> (StoreFailur
             _,
             "AccessDenied"
             | "InvalidAccessKeyId"
+            // The same, as versitygw calls it, with status 404.
+            | "XAdminUserNotFound"
             | "SignatureDoesNotMatch"
             | "ExpiredToken"
             | "InvalidToken"
@@ -165,7 +167,10 @@ fn verdict_of_answer(status: u16, code: &str, place: &Place<'_>) -> (StoreFailur
         )
         | (401 | 403, _) => (
             StoreFailureKind::Denied,
-            format!("check the credentials and that they may read, write, list and delete in the bucket '{bucket}'"),
+            format!(
+                "check the credentials (on Kubernetes the Secret that storageOptions.credentialsSecret names) and that \
+                 they may read, write, list and delete in the bucket '{bucket}'"
+            ),
         ),
         (301 | 307, _)
         | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
@@ -213,6 +218,24 @@ where
             },
             SdkError::ConstructionFailure(_) => Self::Request(DisplayErrorContext(&error).to_string()),
             _ => Self::Connection(root_causes(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, Refusal};
+    use crate::StoreFailureKind;
+
+    #[test]
+    fn an_unknown_access_key_is_told_as_such_whatever_the_server_calls_it() {
+        let place = Place { operation: "LIST", uri: "s3://b", bucket: "b", key: "k", endpoint: "http://e" };
+        for (status, code) in [(403, "InvalidAccessKeyId"), (404, "XAdminUserNotFound"), (403, "SignatureDoesNotMatch")]
+        {
+            let refusal = Refusal::Answer { status, code: code.to_owned(), message: String::new() };
+            let failure = place.failure(&refusal);
+            assert_eq!(failure.kind, StoreFailureKind::Denied, "{failure}");
+            assert!(failure.message.contains("credentialsSecret"), "{failure}");
         }
     }
 }

@@ -4,10 +4,13 @@ use crate::measure::scratch;
 use anyhow::{Context as _, Result};
 use sluice_tests::harness::process::{Process, free_port};
 use sluice_tests::harness::unique;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 const JOBS: usize = 10;
+/// How long all jobs run before the memory is read.
+const STEADY: Duration = Duration::from_secs(20);
 
 fn kubectl(arguments: &[&str]) -> Result<()> {
     let output = Command::new("kubectl").args(arguments).output().context("kubectl")?;
@@ -20,29 +23,48 @@ pub(crate) fn print() -> Result<()> {
         println!("# controller_rss_mb skipped: no cluster named (KUBECONFIG, SLUICE_CONTROLLER_BIN)");
         return Ok(());
     };
-    let image = std::env::var("SLUICE_TEST_RUNTIME_IMAGE").unwrap_or_else(|_| "sluice/runtime:0.1.0".to_owned());
-    let directory = scratch()?;
-    let namespace = unique("figures");
+    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/streamjobs.sluice.dev.yaml");
+    kubectl(&["apply", "--server-side", "-f", definition])?;
+    let (directory, namespace) = (scratch()?, unique("figures"));
     kubectl(&["create", "namespace", &namespace])?;
-    let mut command = Command::new(controller);
-    command.args(["--namespace", &namespace, "--runtime-image", &image]);
-    command.args(["--http-bind", &format!("127.0.0.1:{}", free_port())]);
-    let process = Process::start("controller", &directory, &mut command)?;
-    for number in 0..JOBS {
-        let path = directory.join(format!("job-{number}.yaml"));
-        std::fs::write(
-            &path,
-            format!(
-                "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: job-{number}}}\nspec:\n  program:\n    sql: |\n      CREATE TABLE s (k BIGINT) WITH ('connector'='datagen', 'rows-per-second'='10'); CREATE TABLE t (k BIGINT) WITH ('connector'='blackhole'); INSERT INTO t SELECT k FROM s;\n"
-            ),
-        )?;
-        kubectl(&["-n", &namespace, "apply", "-f", &path.display().to_string()])?;
-    }
-    kubectl(&["-n", &namespace, "wait", "--for=condition=Ready", "streamjobs", "--all", "--timeout=180s"])?;
-    std::thread::sleep(Duration::from_secs(20));
-    println!("controller_rss_mb {:.1} MB", process.rss_mb());
+    let measured = measure(&controller, &namespace, &directory);
     kubectl(&["delete", "namespace", &namespace, "--wait=false"])?;
-    drop(process);
+    println!("controller_rss_mb {:.1} MB", measured?);
     std::fs::remove_dir_all(&directory)?;
     Ok(())
+}
+
+/// Memory of a controller whose jobs all run.
+fn measure(controller: &str, namespace: &str, directory: &Path) -> Result<f64> {
+    let image = std::env::var("SLUICE_TEST_RUNTIME_IMAGE").unwrap_or_else(|_| "sluice/runtime:0.1.0".to_owned());
+    let mut command = Command::new(controller);
+    command.args(["--namespace", namespace, "--runtime-image", &image]);
+    command.args(["--listen", &format!("127.0.0.1:{}", free_port())]);
+    let mut process = Process::start("controller", directory, &mut command)?;
+    for number in 0..JOBS {
+        apply_job(namespace, directory, number)?;
+    }
+    kubectl(&["-n", namespace, "wait", "--for=condition=Ready", "streamjobs", "--all", "--timeout=180s"])
+        .with_context(|| process.log())?;
+    std::thread::sleep(STEADY);
+    anyhow::ensure!(process.ended().is_none(), "the controller has ended:\n{}", process.log());
+    Ok(process.rss_mb())
+}
+
+fn apply_job(namespace: &str, directory: &Path, number: usize) -> Result<()> {
+    let path = directory.join(format!("job-{number}.yaml"));
+    let manifest = format!(
+        "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: job-{number}}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE s (k BIGINT) WITH ('connector'='datagen', 'rows-per-second'='10');
+      CREATE TABLE t (k BIGINT) WITH ('connector'='blackhole');
+      INSERT INTO t SELECT k FROM s;
+"
+    );
+    std::fs::write(&path, manifest)?;
+    kubectl(&["-n", namespace, "apply", "-f", &path.display().to_string()])
 }

@@ -2,11 +2,13 @@
 
 use crate::measure::{median, run_local};
 use anyhow::Result;
-use sluice_tests::harness::kafka::{Producer, create_topics};
-use sluice_tests::harness::pageviews::event;
+use sluice_tests::harness::kafka::create_topics;
+use sluice_tests::harness::pageviews::Load;
 use sluice_tests::harness::unique;
+use std::time::Duration;
 
 const EVENTS: u64 = 3_000_000;
+const PARTITIONS: i32 = 4;
 
 pub(crate) fn print() -> Result<()> {
     let Ok(kafka) = std::env::var("SLUICE_TEST_KAFKA") else {
@@ -14,12 +16,9 @@ pub(crate) fn print() -> Result<()> {
         return Ok(());
     };
     let topic = unique("figures");
-    tokio::runtime::Runtime::new()?.block_on(create_topics(&kafka, &[(&topic, 4)]))?;
-    let producer = Producer::new(&kafka)?;
-    for number in 0..EVENTS {
-        producer.send(&topic, i32::try_from(number % 4)?, &event(5, number, 1000).1)?;
-    }
-    producer.flush()?;
+    tokio::runtime::Runtime::new()?.block_on(create_topics(&kafka, &[(&topic, PARTITIONS)]))?;
+    let load = Load { seed: 5, events: EVENTS, apps: 1000, partitions: PARTITIONS, duration: Duration::ZERO };
+    load.produce(&kafka, &topic).join().map_err(|_| anyhow::anyhow!("the broker did not take the events"))?;
     let manifest = format!(
         "apiVersion: sluice.dev/v1alpha1
 kind: StreamJob

@@ -14,6 +14,7 @@ mod recovery;
 mod start;
 
 use anyhow::Result;
+use std::process::ExitCode;
 
 /// A figure's name, and what prints it.
 type Figure = (&'static [&'static str], fn() -> Result<()>);
@@ -26,10 +27,13 @@ const FIGURES: &[Figure] = &[
     (&["controller_rss_mb"], cluster::print),
 ];
 
-fn main() {
+/// Fails when a wanted figure could not be measured.
+fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let mut code = ExitCode::SUCCESS;
     for unknown in wanted.iter().filter(|name| !FIGURES.iter().any(|(names, _)| names.contains(&name.as_str()))) {
         eprintln!("no figure '{unknown}' here; there are: {}", names().join(", "));
+        code = ExitCode::FAILURE;
     }
     println!("# {}", measure::machine());
     for (names, print) in FIGURES {
@@ -37,8 +41,10 @@ fn main() {
             && let Err(error) = print()
         {
             eprintln!("{}: {error:#}", names.join(", "));
+            code = ExitCode::FAILURE;
         }
     }
+    code
 }
 
 fn names() -> Vec<&'static str> {
