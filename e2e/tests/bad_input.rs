@@ -1,7 +1,7 @@
 //! The promise: what a user does wrong is said in the StreamJob's conditions, with the place and the way out, and no
 //! restart is spent where a restart cannot help.
 
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test fails by panicking, and says when it skips")]
 
 use serde_json::Value;
 use sluice_e2e::job::{Job, condition};

@@ -34,8 +34,12 @@ impl Place {
 
     /// `sluice run job.yaml` with these arguments, ended after a minute.
     fn run(&self, arguments: &[&str]) -> Output {
+        self.run_for(60, arguments)
+    }
+
+    fn run_for(&self, seconds: u32, arguments: &[&str]) -> Output {
         Command::new("timeout")
-            .arg("60")
+            .arg(seconds.to_string())
             .arg(sluice_binary())
             .args(["run", "job.yaml"])
             .args(if arguments.contains(&"--rest-port") { &[] as &[&str] } else { &["--rest-port", "0"] })
@@ -114,15 +118,22 @@ fn taken_rest_port_names_the_flag() {
     Place::new(&manifest(GOOD, "")).refused(&["--rest-port", &port], &["--rest-port", &port]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn missing_topic_is_named_with_its_broker() {
+/// It is waited for, as a broker that is away is (F2), and told meanwhile.
+#[test]
+fn missing_topic_is_named_with_its_broker() {
     let Some(services) = Services::from_environment() else { return };
     let broker = &services.kafka;
     let kafka = format!(
         "'connector'='kafka', 'topic'='no-such-topic', 'properties.bootstrap.servers'='{broker}', 'format'='json', 'scan.startup.mode'='earliest-offset'"
     );
     let sql = GOOD.replace("'connector'='datagen', 'number-of-rows'='10'", &kafka);
-    refused(&manifest(&sql, ""), &["no-such-topic", "create"]);
+    let output = Place::new(&manifest(&sql, "")).run_for(10, &[]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(124), "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+    for word in ["table 'numbers'", "'no-such-topic'", broker, "Create it"] {
+        assert!(text.contains(word), "'{word}' is missing in:\n{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -143,8 +143,8 @@ fn schema() -> SchemaRef {
 /// # Errors
 /// When it is none, or a key is there already.
 pub fn read_counts(bytes: &[u8], into: &mut Counts) -> Result<(), String> {
-    let batches =
-        sluice_engine::state::file::read_keyed_state(&bytes.to_vec().into(), usize::MAX).map_err(|error| error.to_string())?;
+    let batches = sluice_engine::state::file::read_keyed_state(&bytes.to_vec().into(), usize::MAX)
+        .map_err(|error| error.to_string())?;
     for batch in batches {
         let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().values().to_vec();
         let (keys, counts, sums) = (column(1), column(2), column(3));
