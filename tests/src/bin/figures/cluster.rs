@@ -13,8 +13,13 @@ const JOBS: usize = 10;
 const STEADY: Duration = Duration::from_secs(20);
 
 fn kubectl(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("kubectl").args(arguments).output().context("kubectl")?;
-    anyhow::ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    run("kubectl", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(arguments).output().with_context(|| program.to_owned())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{program} {arguments:?}: {said}");
     Ok(())
 }
 
@@ -23,8 +28,12 @@ pub(crate) fn print() -> Result<()> {
         println!("# controller_rss_mb skipped: no cluster named (KUBECONFIG, SLUICE_CONTROLLER_BIN)");
         return Ok(());
     };
-    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/streamjobs.sluice.dev.yaml");
-    kubectl(&["apply", "--server-side", "-f", definition])?;
+    let helm = std::env::var("SLUICE_TEST_HELM").unwrap_or_else(|_| "helm".to_owned());
+    // By the chart, which owns the CRD where the operator was installed before.
+    run(
+        &helm,
+        &["upgrade", "--install", "sluice-crds", concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/sluice-crds")],
+    )?;
     let (directory, namespace) = (scratch()?, unique("figures"));
     kubectl(&["create", "namespace", &namespace])?;
     let measured = measure(&controller, &namespace, &directory);
