@@ -70,6 +70,8 @@ pub struct Coverage {
     pub late_starts: u64,
     /// Starts that found the ledger beyond m, and were followed by one with the right m (N3).
     pub moved: u64,
+    /// Ends at which the store held what the ledger reaches, and nothing else (K6).
+    pub swept: u64,
     /// Simulated milliseconds.
     pub millis: u64,
 }
@@ -88,6 +90,7 @@ impl Coverage {
         self.trimmed += other.trimmed;
         self.late_starts += other.late_starts;
         self.moved += other.moved;
+        self.swept += other.swept;
         self.millis += other.millis;
     }
 }

@@ -31,6 +31,7 @@ fn seeds() {
     for seed in first..first + seeds {
         coverage.add(&run(seed, None, false).unwrap_or_else(|violation| panic!("{violation}")));
     }
+    assert!(coverage.swept * 2 > seeds, "the store was compared with the ledger at too few ends: {coverage:?}");
     let seconds = started.elapsed().as_secs();
     println!("{seeds} seeds in {seconds} s (budget {BUDGET_SECONDS} s for {SEEDS}): {coverage:?}");
 }
@@ -69,6 +70,11 @@ fn a_directive_carried_out_twice_is_found() {
 #[test]
 fn a_broken_alignment_is_found() {
     is_found(Bug::Alignment);
+}
+
+#[test]
+fn objects_that_nobody_removes_are_found() {
+    is_found(Bug::Sweep);
 }
 
 /// The same seed is the same world, event by event.

@@ -45,7 +45,7 @@ use crate::metadata::Metadata;
 use crate::options::JobOptions;
 use crate::restart::{FailureCounts, RestartPolicy};
 use crate::status::{JobStatus, RequestStatus};
-use crate::store::{OperationId, StoreFailure, StoreOperation, StoreReply};
+use crate::store::{OperationId, StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ pub struct Planted {
     pub deadline_decides: bool,
     /// K5 broken: savepoints and unaligned checkpoints are under way together.
     pub overlapping_savepoints: bool,
-    /// K6 broken: what failed checkpoints and savepoints left is kept.
+    /// K6 broken: what failed checkpoints and savepoints and older generations left is kept.
     pub keeps_dead: bool,
 }
 
@@ -297,6 +297,8 @@ pub struct JobMaster {
     last_savepoint_failure: Option<String>,
     /// Commands that came before the ledger was taken.
     early: Vec<Command>,
+    /// When dead objects are next looked for (K6).
+    next_sweep: Option<Timestamp>,
     /// The latest snapshot's description by its directory, so that a restart in place need not read it.
     cached: Option<(String, Metadata)>,
     loading: Option<Loading>,
@@ -344,6 +346,7 @@ impl JobMaster {
             answers: Vec::new(),
             last_savepoint_failure: None,
             early: Vec::new(),
+            next_sweep: None,
             cached: None,
             loading: None,
             restored: None,
@@ -401,6 +404,7 @@ impl JobMaster {
             self.operations.next_wakeup(),
             self.task_managers.next_loss(timeout),
             self.deploy_deadline(),
+            self.next_sweep,
             self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
         ];
         times.into_iter().flatten().min()
@@ -433,7 +437,7 @@ impl JobMaster {
         for running in self.operations.take_due(self.now) {
             self.start(running);
         }
-        let steps: [fn(&mut Self); 8] = [
+        let steps: [fn(&mut Self); 9] = [
             Self::tick_journal,
             Self::tick_savepoints,
             Self::tick_task_managers,
@@ -441,6 +445,7 @@ impl JobMaster {
             Self::finish_when_all_have,
             Self::tick_coordinator,
             Self::deploy_when_ready,
+            Self::sweep_when_due,
             Self::exit_when_done,
         ];
         for step in steps {
@@ -505,17 +510,20 @@ impl JobMaster {
             | Purpose::SweepSavepoints(_)
             | Purpose::ListRemains
             | Purpose::Sweep
+            | Purpose::SweepUploads
             | Purpose::ListSameName
-            | Purpose::Delete => {}
+            | Purpose::Delete(_) => {}
         }
     }
 
     fn on_background(&mut self, running: Running, reply: StoreReply) {
-        if !matches!(reply, StoreReply::Failed(_)) {
+        let StoreReply::Failed(failure) = reply else {
             return self.on_background_reply(&running.purpose, reply);
-        }
+        };
+        // What is not allowed now will not be in a moment: the next sweep asks again.
+        let may_pass = failure.kind == StoreFailureKind::Unreachable;
         let failures = running.failures + 1;
-        if failures < BACKGROUND_TRIES {
+        if may_pass && failures < BACKGROUND_TRIES {
             let pause = backoff(failures, TimeSpan::from_secs(1), TimeSpan::from_secs(60), &mut *self.random);
             self.operations.wait(self.now.plus(pause), Running { failures, ..running });
         }

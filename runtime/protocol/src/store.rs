@@ -38,6 +38,25 @@ pub enum StoreOperation {
         /// The keys.
         keys: Vec<String>,
     },
+    /// Uploads that were begun under this prefix and neither completed nor aborted.
+    ListUploads {
+        /// The prefix.
+        prefix: String,
+    },
+    /// Give up unfinished uploads, with what they hold; absent ones are no error.
+    AbortUploads {
+        /// Which.
+        uploads: Vec<UnfinishedUpload>,
+    },
+}
+
+/// What is left of an upload that nobody finished: it takes room, but is no object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnfinishedUpload {
+    /// The key of the object that it would have become, or of a name beside it.
+    pub key: String,
+    /// Tells it from others of the same key.
+    pub id: String,
 }
 
 /// The answer to an operation.
@@ -55,6 +74,8 @@ pub enum StoreReply {
     Keys(Vec<String>),
     /// The deletes were accepted.
     Deleted,
+    /// Unfinished uploads.
+    Uploads(Vec<UnfinishedUpload>),
     /// No usable answer: the operation may or may not have taken effect.
     Failed(StoreFailure),
 }

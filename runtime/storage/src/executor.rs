@@ -67,6 +67,10 @@ impl StoreExecutor {
             StoreOperation::Get { key } => self.get(&key).await,
             StoreOperation::List { prefix, start_after } => self.list(&prefix, start_after.as_deref()).await,
             StoreOperation::Delete { keys } => self.delete(keys).await,
+            StoreOperation::ListUploads { prefix } => self.home.list_uploads(&prefix).await.map(StoreReply::Uploads),
+            StoreOperation::AbortUploads { uploads } => {
+                self.home.abort_uploads(&uploads).await.map(|()| StoreReply::Deleted)
+            }
         };
         result.unwrap_or_else(StoreReply::Failed)
     }

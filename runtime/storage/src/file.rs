@@ -5,7 +5,9 @@
 //! cut too. Temporary files begin with [`TEMPORARY_PREFIX`] and are never listed. Works on local file systems and
 //! on NFS 3 and later; what has no hard links is refused by the probe.
 
-use crate::{ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, StoreFailureKind, unreachable, unsuitable};
+use crate::{
+    ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, StoreFailureKind, UnfinishedUpload, unreachable, unsuitable,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fs::{self, File, OpenOptions};
@@ -147,20 +149,21 @@ fn read_range(path: &Path, range: &Range<u64>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Adds the keys of all files below `directory`, whose own key is `base` (empty or ending in a slash).
-fn collect_keys(directory: &Path, base: &str, prefix: &str, keys: &mut Vec<String>) -> io::Result<()> {
+/// Adds the keys of all files below `directory`, whose own key is `base` (empty or ending in a slash): of objects, or
+/// of temporary files.
+fn collect_keys(directory: &Path, base: &str, prefix: &str, temporary: bool, keys: &mut Vec<String>) -> io::Result<()> {
     let Some(entries) = absent_as_none(fs::read_dir(directory))? else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY_PREFIX)) else { continue };
+        let Some(name) = name.to_str() else { continue };
         let key = format!("{base}{name}");
         if entry.file_type()?.is_dir() {
             let inner = format!("{key}/");
             if inner.starts_with(prefix) || prefix.starts_with(&inner) {
-                collect_keys(&entry.path(), &inner, prefix, keys)?;
+                collect_keys(&entry.path(), &inner, prefix, temporary, keys)?;
             }
-        } else if key.starts_with(prefix) {
+        } else if key.starts_with(prefix) && name.starts_with(TEMPORARY_PREFIX) == temporary {
             keys.push(key);
         }
     }
@@ -211,24 +214,51 @@ impl ObjectStore for FileStore {
     }
 
     async fn list(&self, prefix: &str, start_after: Option<&str>) -> Result<Vec<String>, StoreFailure> {
+        let mut keys = self.collect(prefix, false).await?;
+        keys.retain(|key| start_after.is_none_or(|after| key.as_str() > after));
+        Ok(keys)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure> {
+        let paths = keys.iter().map(|key| self.path_of(key)).collect::<Result<Vec<_>, _>>()?;
+        self.remove(paths).await
+    }
+
+    async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+        let keys = self.collect(prefix, true).await?;
+        Ok(keys.into_iter().map(|key| UnfinishedUpload { key, id: String::new() }).collect())
+    }
+
+    async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
+        let path_of = |upload: &UnfinishedUpload| {
+            let (directory, name) = upload.key.rsplit_once('/')?;
+            let directory = self.path_of(directory).ok()?;
+            name.starts_with(TEMPORARY_PREFIX).then(|| directory.join(name))
+        };
+        self.remove(uploads.iter().filter_map(path_of).collect()).await
+    }
+}
+
+impl FileStore {
+    /// Keys that begin with `prefix`, in order: of objects, or of temporary files.
+    async fn collect(&self, prefix: &str, temporary: bool) -> Result<Vec<String>, StoreFailure> {
         let base = prefix.rsplit_once('/').map_or(String::new(), |(directory, _)| format!("{directory}/"));
         let directory =
             if base.is_empty() { self.root.to_path_buf() } else { self.path_of(base.trim_end_matches('/'))? };
-        let (prefix, start_after) = (prefix.to_owned(), start_after.map(str::to_owned));
+        let prefix = prefix.to_owned();
         let what = format!("listing {}", directory.display());
         let work = move || {
             let mut keys = Vec::new();
-            collect_keys(&directory, &base, &prefix, &mut keys)?;
-            keys.retain(|key| start_after.as_ref().is_none_or(|after| key > after));
+            collect_keys(&directory, &base, &prefix, temporary, &mut keys)?;
             keys.sort_unstable();
             Ok(keys)
         };
         self.run(what, self.deadlines.attempt, work).await
     }
 
-    async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure> {
-        let paths = keys.iter().map(|key| self.path_of(key)).collect::<Result<Vec<_>, _>>()?;
+    async fn remove(&self, paths: Vec<PathBuf>) -> Result<(), StoreFailure> {
         let root = Arc::clone(&self.root);
+        let what = format!("deleting {} files below {}", paths.len(), self.uri);
         let work = move || {
             for path in paths {
                 absent_as_none(fs::remove_file(&path))?;
@@ -236,7 +266,7 @@ impl ObjectStore for FileStore {
             }
             Ok(())
         };
-        self.run(format!("deleting {} files below {}", keys.len(), self.uri), self.deadlines.attempt, work).await
+        self.run(what, self.deadlines.attempt, work).await
     }
 }
 

@@ -25,7 +25,7 @@ pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use probe::probe;
 pub use s3::{S3Credentials, S3Settings, S3Store};
-pub use sluice_protocol::store::{StoreFailure, StoreFailureKind};
+pub use sluice_protocol::store::{StoreFailure, StoreFailureKind, UnfinishedUpload};
 pub use uri::{StoreUri, open_store};
 
 use async_trait::async_trait;
@@ -92,6 +92,13 @@ pub trait ObjectStore: Send + Sync {
 
     /// Removes objects; absent ones are no error.
     async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure>;
+
+    /// What dead processes left of uploads whose keys begin with `prefix` (K6), in the order of their keys: unfinished
+    /// uploads in parts, temporary files. Those that are under way are listed too.
+    async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure>;
+
+    /// Gives such uploads up; absent ones are no error. One that is under way fails.
+    async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure>;
 }
 
 /// A failure that waiting cures.

@@ -1,6 +1,6 @@
 //! A store in the process's own memory: for storage that need not survive the process, and for tests.
 
-use crate::{ObjectStore, PutOutcome, StoreFailure};
+use crate::{ObjectStore, PutOutcome, StoreFailure, UnfinishedUpload};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -71,6 +71,15 @@ impl ObjectStore for MemoryStore {
         for key in keys {
             objects.remove(key);
         }
+        Ok(())
+    }
+
+    /// A put is done at once: there are none.
+    async fn list_uploads(&self, _: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+        Ok(Vec::new())
+    }
+
+    async fn abort_uploads(&self, _: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
         Ok(())
     }
 }

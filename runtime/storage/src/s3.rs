@@ -10,7 +10,7 @@ mod client;
 mod failure;
 mod multipart;
 
-use crate::{ObjectStore, PutOutcome, StoreDeadlines, StoreFailure};
+use crate::{ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, UnfinishedUpload};
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::operation::get_object::builders::GetObjectFluentBuilder;
@@ -261,6 +261,17 @@ impl ObjectStore for S3Store {
     async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure> {
         for batch in keys.chunks(DELETE_BATCH) {
             self.delete_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+        self.list_unfinished(prefix).await
+    }
+
+    async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
+        for UnfinishedUpload { key, id } in uploads {
+            self.try_abort(key, id).await?;
         }
         Ok(())
     }

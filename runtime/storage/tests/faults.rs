@@ -8,7 +8,8 @@ use common::{TemporaryDirectory, s3_store, settings};
 use sluice_protocol::options::StorageOptions;
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_storage::{
-    FileStore, ObjectStore, PutOutcome, S3Store, StoreDeadlines, StoreExecutor, StoreFailureKind, open_store, probe,
+    FileStore, ObjectStore, PutOutcome, S3Store, StoreDeadlines, StoreExecutor, StoreFailureKind, UnfinishedUpload,
+    open_store, probe,
 };
 use sluice_test_s3::{Fault, Options, Outage, TestS3};
 use std::sync::Arc;
@@ -188,4 +189,42 @@ async fn a_key_with_an_address_is_read_from_another_store() {
     assert_eq!(listed, StoreReply::Keys(vec![key]));
     let unreadable = executor.execute(StoreOperation::Get { key: "ftp://host/x".to_owned() }).await;
     assert!(matches!(unreadable, StoreReply::Failed(failure) if failure.kind == StoreFailureKind::Unsuitable));
+}
+
+/// What a process that dies in the middle of an upload leaves behind can be found and given up (K6).
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_uploads_are_found_and_given_up() {
+    let server = server().await;
+    let store = s3_store(&server, "sweep");
+    server.set_fault(|request| match request.operation {
+        "UploadPart" | "AbortMultipartUpload" => Fault::FailBefore,
+        _ => Fault::Pass,
+    });
+    for key in ["job/1/chk-1/a", "job/1/chk-2/b", "other/1/chk-1/c"] {
+        store.put_if_absent(key, vec![7; 9 << 20].into()).await.unwrap_err();
+    }
+    server.clear_fault();
+    assert_eq!(server.unfinished_uploads("test"), 3);
+    let found = store.list_uploads("job/").await.unwrap();
+    assert_eq!(found.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["job/1/chk-1/a", "job/1/chk-2/b"]);
+    store.abort_uploads(&found).await.unwrap();
+    store.abort_uploads(&found).await.unwrap();
+    assert_eq!((server.unfinished_uploads("test"), store.list_uploads("job/").await.unwrap().len()), (1, 0));
+    assert_eq!(store.put_if_absent("job/1/chk-1/a", vec![7; 9 << 20].into()).await.unwrap(), PutOutcome::Created);
+    assert_eq!(store.list_uploads("job/").await.unwrap(), [], "a finished one is none");
+}
+
+#[tokio::test]
+async fn temporary_files_of_dead_processes_are_found_and_given_up() {
+    let directory = TemporaryDirectory::new("unfinished");
+    let store = FileStore::new(directory.path(), StoreDeadlines::default());
+    store.put_if_absent("job/1/chk-1/state", Bytes::from_static(b"x")).await.unwrap();
+    let left = directory.path().join("job/1/chk-1/.sluice-put-1");
+    std::fs::write(&left, b"half").unwrap();
+    let found = store.list_uploads("job/").await.unwrap();
+    assert_eq!(found.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["job/1/chk-1/.sluice-put-1"]);
+    assert_eq!(store.list("job/", None).await.unwrap(), ["job/1/chk-1/state"]);
+    let object = UnfinishedUpload { key: "job/1/chk-1/state".to_owned(), id: String::new() };
+    store.abort_uploads(&[found[0].clone(), object]).await.unwrap();
+    assert!(!left.exists() && directory.path().join("job/1/chk-1/state").exists());
 }

@@ -34,6 +34,11 @@ pub struct Check {
     appended: BTreeMap<u64, ProcessId>,
     /// Who has appended.
     writers: BTreeSet<(Generation, ProcessId)>,
+    /// The moment of each put of an object that is no ledger entry, counted in effects.
+    puts: BTreeMap<String, u64>,
+    effects: u64,
+    /// The moment of the last answered listing of the whole job after its terminal entry, by who appended that.
+    swept_at: Option<u64>,
     /// Directives by id, as the controller gave them.
     pub directives: BTreeMap<String, StartFrom>,
     /// Counts of the last completed checkpoint.
@@ -56,6 +61,9 @@ impl Check {
             litterers: BTreeSet::new(),
             appended: BTreeMap::new(),
             writers: BTreeSet::new(),
+            puts: BTreeMap::new(),
+            effects: 0,
+            swept_at: None,
             directives: BTreeMap::new(),
             last_counts: Counts::new(),
             coverage: Coverage::default(),
@@ -85,7 +93,11 @@ impl Check {
     /// # Errors
     /// What it breaks.
     pub fn on_put(&mut self, key: &str, bytes: &[u8], store: &ObjectStore) -> Result<(), String> {
-        let Some(number) = self.paths.parse_ledger_entry(key) else { return Ok(()) };
+        let Some(number) = self.paths.parse_ledger_entry(key) else {
+            self.effects += 1;
+            self.puts.insert(key.to_owned(), self.effects);
+            return Ok(());
+        };
         let entry = Entry::from_bytes(bytes, key).map_err(|error| error.to_string())?;
         if entry.number != number {
             return Err(format!("L1: entry {} is at {key}", entry.number));
@@ -301,6 +313,20 @@ impl Check {
         Ok((positions, counts))
     }
 
+    /// A listing took effect, and its caller will hear of it.
+    pub fn on_list(&mut self, process: &ProcessId, prefix: &str) {
+        let is_whole = prefix.trim_end_matches('/') == self.paths.directory();
+        if is_whole && self.has_ended(process) {
+            self.swept_at = Some(self.effects);
+        }
+    }
+
+    /// Whether the terminal entry stands, and this process appended it.
+    #[must_use]
+    pub fn has_ended(&self, process: &ProcessId) -> bool {
+        self.last.as_ref().is_some_and(|last| last.process == *process && last.folded().state.is_terminal())
+    }
+
     /// A delete is about to take effect.
     ///
     /// # Errors
@@ -333,6 +359,25 @@ impl Check {
             return Ok(());
         }
         Err(format!("L2: generation {generation} says that it was superseded, but nobody has appended after it"))
+    }
+
+    /// Some time after the job has ended, and its last JobManager had the time to clean up: the store holds what the
+    /// ledger reaches, and else only what was uploaded after that JobManager had looked (K6).
+    ///
+    /// # Errors
+    /// What nobody removed.
+    pub fn on_quiet(&mut self, store: &ObjectStore) -> Result<(), String> {
+        let fold = self.fold();
+        let retained: BTreeSet<_> = fold.retained.iter().map(|one| (one.key.generation, one.key.id)).collect();
+        let swept_at = self.swept_at.unwrap_or(u64::MAX);
+        for key in store.keys().filter(|key| self.paths.parse_ledger_entry(key).is_none()) {
+            let is_reached = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
+            if !is_reached && self.puts.get(key).is_none_or(|put| *put <= swept_at) {
+                return Err(format!("K6: nobody has removed {key}, the ledger reaches {retained:?}"));
+            }
+        }
+        self.coverage.swept += 1;
+        Ok(())
     }
 
     /// The job says that it has finished: the last checkpoint holds everything, retained ones can be read.

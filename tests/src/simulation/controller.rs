@@ -8,7 +8,7 @@ use crate::simulation::program;
 use crate::simulation::scenario::{Bug, Upgrade};
 use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
-use crate::simulation::world::{Event, Process, World};
+use crate::simulation::world::{Event, Process, World, process_id};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Directive, Event as MasterEvent, JobMasterConfig, StartFrom};
 use sluice_protocol::options::{
@@ -64,6 +64,9 @@ impl World {
     /// One look at the world.
     pub(super) fn control(&mut self) {
         self.schedule(PERIOD, Event::Control);
+        if self.verdict_at.is_some() {
+            return;
+        }
         if self.controller.restart_at.is_some_and(|at| at <= self.now) {
             self.start_generation();
         }
@@ -102,7 +105,7 @@ impl World {
 
     /// Starts a JobManager process, also one that nobody should have started.
     pub(super) fn start_job_manager(&mut self, generation: u64, directive: Directive) -> usize {
-        let process = ProcessId(format!("jm-{}", self.job_managers.len()));
+        let process = process_id(self.job_managers.len());
         let parallelism = self.parallelism();
         let revision = 1 + u64::from(self.controller.stopped);
         let config = JobMasterConfig {
@@ -251,8 +254,7 @@ impl World {
         self.trace(|| format!("jm-{index} (generation {generation}) exits: {:?} {}", record.kind, record.message));
         if record.kind == ExitKind::Superseded {
             self.check.coverage.superseded += 1;
-            let process = ProcessId(format!("jm-{index}"));
-            if let Err(what) = self.check.on_superseded(generation, &process) {
+            if let Err(what) = self.check.on_superseded(generation, &process_id(index)) {
                 self.violate(what);
             }
         }

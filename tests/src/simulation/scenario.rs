@@ -16,11 +16,14 @@ pub enum Bug {
     Directive,
     /// Barriers are not aligned.
     Alignment,
+    /// K6 broken: nobody looks for what is dead.
+    Sweep,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Fence, Self::UnclearAppend, Self::OwnAppend, Self::Directive, Self::Alignment];
+    pub const ALL: [Self; 6] =
+        [Self::Fence, Self::UnclearAppend, Self::OwnAppend, Self::Directive, Self::Alignment, Self::Sweep];
 
     /// The JobMaster's switches.
     #[must_use]
@@ -30,6 +33,7 @@ impl Bug {
             unclear_append_is_failure: bug == Some(Self::UnclearAppend),
             own_append_is_foreign: bug == Some(Self::OwnAppend),
             no_directive_check: bug == Some(Self::Directive),
+            keeps_dead: bug == Some(Self::Sweep),
             ..Planted::default()
         }
     }

@@ -86,7 +86,15 @@ impl ObjectStore {
                 }
                 StoreReply::Deleted
             }
+            // A put is whole or not at all here.
+            StoreOperation::ListUploads { .. } => StoreReply::Uploads(vec![]),
+            StoreOperation::AbortUploads { .. } => StoreReply::Deleted,
         }
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.objects.keys()
     }
 
     /// An object, as the checks see it.

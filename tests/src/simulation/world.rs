@@ -22,7 +22,7 @@ use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
-use sluice_protocol::{Run, Timestamp};
+use sluice_protocol::{ProcessId, Run, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,12 @@ use std::sync::{Arc, PoisonError};
 
 /// A job that has not ended by then never will.
 const LIMIT: u64 = 400_000;
+
+/// How long the world goes on after the job has ended: zombies may still do something that they may not.
+const QUIET: u64 = 5000;
+
+/// A JobManager that needs this long to end after its terminal entry has given up cleaning up.
+const CLEANING: u64 = 5000;
 
 /// A process, by its place in the world's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +116,12 @@ pub struct World {
     pub(super) job_managers: Vec<JobManager>,
     pub(super) task_managers: Vec<TaskManager>,
     pub(super) view: View,
-    pub(super) finished: bool,
+    /// When the verdict is spoken, once the job has ended.
+    pub(super) verdict_at: Option<u64>,
+    /// When the terminal entry took effect.
+    terminal_at: u64,
+    /// Whether the JobManager that appended it was done with cleaning up when it ended.
+    cleaned: bool,
     queue: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
     store: ObjectStore,
@@ -136,7 +147,9 @@ impl World {
             job_managers: vec![],
             task_managers: vec![],
             view: View::default(),
-            finished: false,
+            verdict_at: None,
+            terminal_at: 0,
+            cleaned: false,
             queue: BinaryHeap::new(),
             order: 0,
             store: ObjectStore::default(),
@@ -166,8 +179,9 @@ impl World {
             self.now = at;
             self.clock.store(at, Ordering::Relaxed);
             self.dispatch(event);
-            if self.finished && self.violation.is_none() {
-                self.violation = self.check.on_finished(&self.store).err();
+            let is_over = self.verdict_at.is_some_and(|at| at <= self.now);
+            if is_over && self.violation.is_none() {
+                self.violation = self.verdict().err();
             }
             if self.now > LIMIT && self.violation.is_none() {
                 let status = self.current().map(|index| self.job_managers[index].status().clone());
@@ -176,7 +190,7 @@ impl World {
             if let Some(what) = self.violation.take() {
                 return Err(Violation { seed: self.scenario.seed, at: self.now, what });
             }
-            if self.finished {
+            if is_over {
                 break;
             }
         }
@@ -186,9 +200,14 @@ impl World {
         Ok(coverage)
     }
 
+    fn verdict(&mut self) -> Result<(), String> {
+        self.check.on_finished(&self.store)?;
+        if self.cleaned { self.check.on_quiet(&self.store) } else { Ok(()) }
+    }
+
     /// The current JobManager says that all is done.
     pub(super) fn finish(&mut self) {
-        self.finished = true;
+        self.verdict_at.get_or_insert(self.now + QUIET);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if self.scenario.has_no_zombies() && view != self.check.last_counts {
             self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_counts));
@@ -302,6 +321,10 @@ impl World {
                 }
             }
         }
+        if let (StoreOperation::List { prefix, .. }, Process::JobManager(index), Some(_)) = (operation, process, answer)
+        {
+            self.check.on_list(&process_id(index), prefix);
+        }
         let reply = self.store.apply(operation);
         if let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, &reply) {
             self.trace(|| format!("{process:?} put {key}{}", describe(key, bytes)));
@@ -310,6 +333,9 @@ impl World {
             }
             if let Err(what) = self.check.on_put(key, bytes, &self.store) {
                 self.violate(what);
+            }
+            if key.contains("/ledger/") && self.check.fold().state.is_terminal() {
+                self.terminal_at = self.now;
             }
         }
         if let Some(after) = answer {
@@ -352,6 +378,9 @@ impl World {
             }
             Action::Close { session } => self.close(session, true),
             Action::Exit(record) => {
+                if self.check.has_ended(&process_id(index)) {
+                    self.cleaned = self.now < self.terminal_at + CLEANING;
+                }
                 self.kill(Process::JobManager(index), false);
                 let delay = self.rng.u64(20..400);
                 self.schedule(delay, Event::JobManagerExited(index, record));
@@ -436,4 +465,9 @@ fn short(text: &str) -> String {
 
 const fn is_noise(event: &MasterEvent) -> bool {
     matches!(event, MasterEvent::Tick | MasterEvent::Message { message: FromTaskManager::Heartbeat, .. })
+}
+
+/// The identity of a JobManager's process.
+pub(super) fn process_id(index: usize) -> ProcessId {
+    ProcessId(format!("jm-{index}"))
 }

@@ -77,6 +77,8 @@ fn describe(operation: &StoreOperation) -> String {
         StoreOperation::Get { key } => format!("get of '{key}'"),
         StoreOperation::List { prefix, .. } => format!("list of '{prefix}'"),
         StoreOperation::Delete { keys } => format!("delete of {} objects", keys.len()),
+        StoreOperation::ListUploads { prefix } => format!("list of unfinished uploads of '{prefix}'"),
+        StoreOperation::AbortUploads { uploads } => format!("abort of {} uploads", uploads.len()),
     }
 }
 

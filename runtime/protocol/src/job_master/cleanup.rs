@@ -1,20 +1,26 @@
 //! Removing dead objects (K6) and noticing old directories of the same name (N1), in the background.
 //!
 //! Only what is dead for ever is removed: checkpoints that an entry dropped, failed ones once a later one is
-//! complete or their attempt is over, and whatever older generations left unreferenced. What a failing store keeps
-//! is found again by the next start's sweep.
+//! complete or their attempt is over, and whatever older generations left unreferenced. A *sweep* looks for all of it
+//! among what the store lists: at each start, every hour (an older process may live and upload), and at the end. So
+//! what a failing store keeps is found again. Nothing waits for any of it, except the process's exit for some seconds.
 
-use super::JobMaster;
 use super::operations::{Purpose, Running};
+use super::{JobMaster, Phase};
 use crate::ids::CheckpointId;
 use crate::ledger::{CheckpointKey, RestorePoint};
 use crate::paths;
 use crate::status::Notice;
 use crate::store::{StoreOperation, StoreReply};
+use crate::time::TimeSpan;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Keys per delete.
-const DELETE_CHUNK: usize = 500;
+const DELETE_BATCH: usize = 500;
+
+/// Time between two sweeps.
+const SWEEP_INTERVAL: TimeSpan = TimeSpan::from_secs(3600);
 
 impl JobMaster {
     /// Removes all files of a dead checkpoint.
@@ -94,14 +100,23 @@ impl JobMaster {
         self.delete(dead);
     }
 
-    /// Looks for what older generations left behind.
+    /// Looks for what is dead, now and again in an hour.
     pub(super) fn sweep(&mut self) {
-        if self.journal.in_memory || self.journal.last <= 1 {
+        if self.journal.in_memory || self.config.planted.keeps_dead {
             return;
         }
+        self.next_sweep = Some(self.now.plus(SWEEP_INTERVAL));
         let prefix = format!("{}/", self.journal.paths.directory());
-        let operation = StoreOperation::List { prefix, start_after: None };
+        let operation = StoreOperation::List { prefix: prefix.clone(), start_after: None };
         self.start(Running { purpose: Purpose::Sweep, operation, failures: 0 });
+        let operation = StoreOperation::ListUploads { prefix };
+        self.start(Running { purpose: Purpose::SweepUploads, operation, failures: 0 });
+    }
+
+    pub(super) fn sweep_when_due(&mut self) {
+        if self.next_sweep.is_some_and(|due| due <= self.now) {
+            self.sweep();
+        }
     }
 
     /// A job made anew starts empty; its people may want to know of what the old one left (N1).
@@ -115,34 +130,56 @@ impl JobMaster {
     }
 
     pub(super) fn on_background_reply(&mut self, purpose: &Purpose, reply: StoreReply) {
-        let StoreReply::Keys(keys) = reply else { return };
-        match purpose {
-            Purpose::ListDead(_) | Purpose::ListDeadFiles => self.delete(keys),
-            Purpose::ListRemains => self.delete_remains(keys),
-            Purpose::SweepSavepoints(prefix) => self.delete_dead_savepoints(prefix, keys),
-            Purpose::Sweep => self.delete_dead(keys),
-            Purpose::ListSameName => self.report_older_directories(&keys),
+        match (purpose, reply) {
+            (Purpose::ListDead(_) | Purpose::ListDeadFiles, StoreReply::Keys(keys)) => self.delete(keys),
+            (Purpose::ListRemains, StoreReply::Keys(keys)) => self.delete_remains(keys),
+            (Purpose::SweepSavepoints(prefix), StoreReply::Keys(keys)) => self.delete_dead_savepoints(prefix, keys),
+            (Purpose::Sweep, StoreReply::Keys(keys)) => {
+                let dead = keys.into_iter().filter(|key| self.is_dead(key)).collect();
+                self.delete(dead);
+            }
+            (Purpose::SweepUploads, StoreReply::Uploads(mut uploads)) => {
+                uploads.retain(|upload| self.is_dead(&upload.key));
+                if !uploads.is_empty() {
+                    let operation = StoreOperation::AbortUploads { uploads };
+                    self.start(Running { purpose: Purpose::Delete(Vec::new()), operation, failures: 0 });
+                }
+            }
+            (Purpose::Delete(rest), StoreReply::Deleted) => self.delete(rest.clone()),
+            (Purpose::ListSameName, StoreReply::Keys(keys)) => self.report_older_directories(&keys),
             _ => {}
         }
     }
 
-    fn delete(&mut self, keys: Vec<String>) {
-        for chunk in keys.chunks(DELETE_CHUNK) {
-            let operation = StoreOperation::Delete { keys: chunk.to_vec() };
-            self.start(Running { purpose: Purpose::Delete, operation, failures: 0 });
+    /// Batch by batch, each when the one before is gone.
+    fn delete(&mut self, mut keys: Vec<String>) {
+        if keys.is_empty() {
+            return;
         }
+        let rest = keys.split_off(keys.len().min(DELETE_BATCH));
+        let operation = StoreOperation::Delete { keys };
+        self.start(Running { purpose: Purpose::Delete(rest), operation, failures: 0 });
     }
 
-    fn delete_dead(&mut self, keys: Vec<String>) {
-        let retained: BTreeSet<_> = self.journal.fold.retained.iter().map(|one| one.key).collect();
-        let is_dead = |key: &String| {
-            self.journal.paths.parse_checkpoint(key).is_some_and(|(generation, id)| {
-                let checkpoint = CheckpointKey { generation, id };
-                generation < self.config.generation && !retained.contains(&checkpoint) && !self.is_pinned(checkpoint)
-            })
-        };
-        let dead = keys.into_iter().filter(is_dead).collect();
-        self.delete(dead);
+    /// Whether an object, or an upload to it, belongs to a checkpoint that is not retained and never will be (K6): of
+    /// an older generation; of this one, when a later checkpoint is complete, which covers all before it (B5), or when
+    /// the terminal entry stands.
+    fn is_dead(&self, key: &str) -> bool {
+        let Some((generation, id)) = self.journal.paths.parse_checkpoint(key) else { return false };
+        let checkpoint = CheckpointKey { generation, id };
+        let fold = &self.journal.fold;
+        if fold.retained.iter().any(|one| one.key == checkpoint) || self.is_pinned(checkpoint) {
+            return false;
+        }
+        match generation.cmp(&self.config.generation) {
+            Ordering::Less => true,
+            Ordering::Equal => {
+                let is_pending = self.coordinator.iter().flat_map(|one| one.pending()).any(|pending| pending == id);
+                let is_covered = !is_pending && fold.latest().is_some_and(|latest| latest.key > checkpoint);
+                is_covered || matches!(self.phase, Phase::Exiting { .. })
+            }
+            Ordering::Greater => false,
+        }
     }
 
     /// Whether a pin, or what a restart restores, holds it.

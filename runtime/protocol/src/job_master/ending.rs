@@ -98,12 +98,14 @@ impl JobMaster {
         self.answer_all_at_end();
         let removes_all = self.removes_all(&drops);
         self.remove_dead(drops);
-        if removes_all {
-            self.remove_remains();
-        }
         self.shut_task_managers_down();
         let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
         self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
+        if removes_all {
+            self.remove_remains();
+        }
+        // Of all that is not retained now nothing is needed any more.
+        self.sweep();
     }
 
     pub(super) fn exit_when_done(&mut self) {

@@ -343,6 +343,7 @@ impl JobMaster {
     fn remove_entries(&mut self, numbers: std::ops::Range<u64>) {
         let first_entries = if self.config.planted.no_fence { &[][..] } else { &self.journal.fold.first_entries };
         let keys = trim::keys_to_remove(&self.journal.paths, numbers, first_entries);
-        self.start(Running { purpose: Purpose::Delete, operation: StoreOperation::Delete { keys }, failures: 0 });
+        let (purpose, operation) = (Purpose::Delete(Vec::new()), StoreOperation::Delete { keys });
+        self.start(Running { purpose, operation, failures: 0 });
     }
 }

@@ -38,12 +38,14 @@ pub(super) enum Purpose {
     SweepSavepoints(String),
     /// All files of the job that are removed with it.
     ListRemains,
-    /// All files of the job, to find dead ones of older generations.
+    /// All files of the job, to find dead ones.
     Sweep,
+    /// All its unfinished uploads, for the same.
+    SweepUploads,
     /// Directories of jobs of the same name (N1).
     ListSameName,
-    /// Removal.
-    Delete,
+    /// Removal of some objects, and then of these.
+    Delete(Vec<String>),
 }
 
 impl Purpose {
@@ -56,13 +58,14 @@ impl Purpose {
                 | Self::SweepSavepoints(_)
                 | Self::ListRemains
                 | Self::Sweep
+                | Self::SweepUploads
                 | Self::ListSameName
-                | Self::Delete
+                | Self::Delete(_)
         )
     }
 }
 
-/// Tries of a background operation before it is left to the next start's sweep.
+/// Tries of a background operation before it is left to the next sweep.
 pub(super) const BACKGROUND_TRIES: u32 = 6;
 
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ use crate::message::{FromTaskManager, ToTaskManager};
 use crate::options::{FixedDelay, RestartStrategySpec, Retention, TolerableFailures};
 use crate::restart::{CountedFailure, FailureCounts};
 use crate::status::JobState;
+use crate::store::UnfinishedUpload;
 use crate::time::{TimeSpan, Timestamp};
 use bench::{Bench, config, no_checkpoints};
 
@@ -309,6 +310,75 @@ fn a_cancelled_job_removes_its_checkpoints_when_asked_to() {
 }
 
 #[test]
+fn retention_and_what_becomes_of_checkpoints_at_each_end() {
+    type End = fn(&mut Bench);
+    let ends: [(End, bool); 4] = [
+        (|bench| bench.event(Event::Command(Command::Cancel)), false),
+        (
+            |bench| {
+                bench.finish_sources();
+                bench.acknowledge_all(4);
+                bench.finish_all();
+            },
+            false,
+        ),
+        (|bench| bench.fail_task(Failure::user("BadProgram", "column x is no number")), true),
+        (
+            |bench| {
+                bench.event(Event::Command(Command::Stop));
+                bench.acknowledge_all(4);
+            },
+            true,
+        ),
+    ];
+    for (number, (end, keeps)) in ends.into_iter().enumerate() {
+        for retention in [Retention::RetainOnCancellation, Retention::DeleteOnCancellation] {
+            let mut config = config(1);
+            let checkpointing = config.options.checkpointing.as_mut().unwrap();
+            (checkpointing.retention, checkpointing.retained) = (retention, 2);
+            let mut bench = Bench::running(config);
+            for id in 1..=3 {
+                bench.pass(1000);
+                bench.acknowledge_all(id);
+            }
+            let retained = |bench: &Bench| bench.store.keys().filter(|key| key.ends_with("/_metadata")).count();
+            assert_eq!(retained(&bench), 2, "the newest two");
+            end(&mut bench);
+            assert!(bench.exit.is_some());
+            let expected = if keeps || retention == Retention::RetainOnCancellation { 2 } else { 0 };
+            assert_eq!(retained(&bench), expected, "end {number} with {retention:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pause_between_checkpoints_and_their_number_are_obeyed() {
+    let pending = |bench: &Bench| bench.status().pending_checkpoints.iter().map(|id| id.0).collect::<Vec<_>>();
+    let with = |max_concurrent, min_pause| {
+        let mut config = config(1);
+        let checkpointing = config.options.checkpointing.as_mut().unwrap();
+        (checkpointing.max_concurrent, checkpointing.min_pause) = (max_concurrent, TimeSpan(min_pause));
+        Bench::running(config)
+    };
+    let mut two = with(2, 0);
+    two.pass(5000);
+    assert_eq!(pending(&two), [1, 2]);
+    two.acknowledge_all(2);
+    assert_eq!(kinds(&two), ["Started", "Checkpoint"], "2 covers 1");
+    two.pass(1000);
+    assert!(!pending(&two).contains(&1));
+
+    let mut paused = with(2, 3000);
+    paused.pass(5000);
+    assert_eq!(pending(&paused), [1], "a pause makes it one at a time");
+    paused.acknowledge_all(1);
+    paused.pass(2999);
+    assert_eq!(pending(&paused), [] as [u64; 0]);
+    paused.pass(1);
+    assert_eq!(pending(&paused), [2]);
+}
+
+#[test]
 fn displaced_checkpoints_are_removed() {
     let mut bench = Bench::running(config(1));
     for id in 1..=3 {
@@ -333,6 +403,63 @@ fn the_next_generation_continues_and_sweeps_what_the_old_one_left() {
     next.register(1);
     assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
     assert!(!next.store.holds("default/pv-1/1/chk-2/litter") && next.store.holds("default/pv-1/1/chk-1/_metadata"));
+}
+
+/// K6: what an older process uploads while this one runs is found within the hour, unfinished uploads too; what is
+/// under way is left alone.
+#[test]
+fn what_is_dead_is_swept_every_hour() {
+    let mut config = config(1);
+    config.generation = Generation(2);
+    let checkpointing = config.options.checkpointing.as_mut().unwrap();
+    (checkpointing.retained, checkpointing.interval) = (2, TimeSpan::from_secs(1000));
+    let mut bench = Bench::running(config);
+    for id in 1..=3 {
+        bench.pass(1_000_000);
+        bench.acknowledge_all(id);
+    }
+    let upload = |key: &str| UnfinishedUpload { key: key.to_owned(), id: "u".to_owned() };
+    let dead = ["1/chk-7/state", "2/chk-1/late"].map(|key| format!("default/pv-1/{key}"));
+    let alive = ["2/chk-2/state", "2/chk-3/state", "2/chk-4/state", "3/chk-9/state", "2/shared/state", "notes"];
+    let alive = alive.map(|key| format!("default/pv-1/{key}"));
+    for key in dead.iter().chain(&alive) {
+        bench.store.put(key, b"x");
+        bench.store.uploads.push(upload(key));
+    }
+    bench.pass(600_000);
+    assert!(dead.iter().all(|key| !bench.store.holds(key)) && alive.iter().all(|key| bench.store.holds(key)));
+    assert_eq!(bench.store.uploads, alive.map(|key| upload(&key)));
+}
+
+#[test]
+fn a_sweep_that_is_not_allowed_delays_no_end() {
+    let mut bench = Bench::running(config(1));
+    bench.store.hides_uploads = true;
+    bench.event(Event::Command(Command::Cancel));
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+}
+
+/// K6: when the terminal entry stands, the store holds the ledger and what is retained, and nothing else.
+#[test]
+fn at_the_end_only_what_is_retained_is_left() {
+    let mut bench = Bench::running(config(1));
+    bench.pass(1000);
+    bench.acknowledge_all(1);
+    for number in 0..1200 {
+        bench.store.put(&format!("default/pv-1/1/chk-2/state-{number}"), b"x");
+    }
+    bench.store.uploads.push(UnfinishedUpload { key: "default/pv-1/1/chk-9/state".into(), id: "u".into() });
+    bench.event(Event::Command(Command::Stop));
+    bench.acknowledge_all(2);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    let left: Vec<_> = bench.store.keys().filter(|key| !key.contains("/ledger/")).collect();
+    assert_eq!(left.len(), 1201, "what lies in the retained checkpoint's directory stays: {left:?}");
+    assert!(bench.store.uploads.is_empty() && !bench.store.holds("default/pv-1/1/chk-1/_metadata"));
+
+    let mut bench = Bench::running(config(1));
+    (0..1200).for_each(|number| bench.store.put(&format!("default/pv-1/1/chk-1/state-{number}"), b"x"));
+    bench.event(Event::Command(Command::Cancel));
+    assert_eq!(bench.store.keys().filter(|key| !key.contains("/ledger/")).count(), 0);
 }
 
 #[test]

@@ -110,6 +110,11 @@ impl Refusal {
         self.is_absent() || self.status_and_code().0 == 404
     }
 
+    /// An upload in parts was completed or aborted already.
+    pub(super) fn is_no_upload(&self) -> bool {
+        self.status_and_code().1 == "NoSuchUpload"
+    }
+
     /// A range begins past the end of the object.
     pub(super) fn is_past_end(&self) -> bool {
         matches!(self.status_and_code(), (416, _) | (_, "InvalidRange"))

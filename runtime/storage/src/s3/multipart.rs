@@ -4,7 +4,7 @@
 //! is aborted as well as that can be done; what a dead process leaves unfinished is swept by its job (K6).
 
 use super::S3Store;
-use crate::{PutOutcome, StoreFailure};
+use crate::{PutOutcome, StoreFailure, UnfinishedUpload};
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
@@ -102,14 +102,49 @@ impl S3Store {
         }
     }
 
+    pub(super) async fn list_unfinished(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+        let place = self.place("list unfinished uploads of", prefix);
+        let (mut found, mut key_marker, mut upload_marker) = (Vec::new(), None, None);
+        loop {
+            let request = self
+                .client
+                .list_multipart_uploads()
+                .bucket(&self.bucket)
+                .prefix(self.full_key(prefix))
+                .set_key_marker(key_marker)
+                .set_upload_id_marker(upload_marker);
+            let page = match self.within(place, self.deadlines.attempt, request.send()).await? {
+                Ok(page) => page,
+                Err(refusal) => return Err(place.failure(&refusal)),
+            };
+            let uploads = page.uploads().iter().filter_map(|upload| Some((upload.key()?, upload.upload_id()?)));
+            found.extend(uploads.filter_map(|(key, id)| {
+                let key = key.strip_prefix(self.prefix.as_str())?.to_owned();
+                Some(UnfinishedUpload { key, id: id.to_owned() })
+            }));
+            key_marker = page.next_key_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+            upload_marker = page.next_upload_id_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+            if key_marker.is_none() || page.is_truncated() != Some(true) {
+                return Ok(found);
+            }
+        }
+    }
+
     async fn abort_upload(&self, key: &str, upload: &str) {
+        if let Err(failure) = self.try_abort(key, upload).await {
+            tracing::warn!(%failure, "parts may be left behind until the job's next sweep");
+        }
+    }
+
+    /// An upload that is not there any more was completed or aborted.
+    pub(super) async fn try_abort(&self, key: &str, upload: &str) -> Result<(), StoreFailure> {
         let place = self.place("abort the upload of", key);
         let request =
             self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).upload_id(upload).send();
-        match self.within(place, self.deadlines.attempt, request).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(refusal)) => tracing::warn!(%refusal, "{place}: parts may be left behind"),
-            Err(failure) => tracing::warn!(%failure, "parts may be left behind"),
+        match self.within(place, self.deadlines.attempt, request).await? {
+            Ok(_) => Ok(()),
+            Err(refusal) if refusal.is_no_upload() => Ok(()),
+            Err(refusal) => Err(place.failure(&refusal)),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::options::JobOptions;
 use crate::restart::FailureCounts;
 use crate::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
 use crate::status::{JobState, JobStatus};
-use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
 use crate::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -60,6 +60,7 @@ pub(super) fn no_checkpoints(parallelism: u32) -> JobMasterConfig {
 /// Objects in memory.
 #[derive(Default, Clone)]
 pub(super) struct Store {
+    pub(super) uploads: Vec<UnfinishedUpload>,
     objects: BTreeMap<String, Vec<u8>>,
     operations: usize,
     pub(super) is_away: bool,
@@ -69,6 +70,8 @@ pub(super) struct Store {
     pub(super) drops_ledger_puts: bool,
     /// Entries beyond this number have no effect, and no answer.
     pub(super) keeps_entries: Option<u64>,
+    /// Whether the credentials do not allow to list uploads.
+    pub(super) hides_uploads: bool,
 }
 
 impl Store {
@@ -101,6 +104,10 @@ impl Store {
         self.objects.contains_key(key)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.objects.keys()
+    }
+
     pub(super) fn is_untouched(&self) -> bool {
         self.operations == 0
     }
@@ -127,6 +134,18 @@ impl Store {
             }
             StoreOperation::Delete { keys } => {
                 self.objects.retain(|key, _| !keys.contains(key));
+                StoreReply::Deleted
+            }
+            StoreOperation::ListUploads { .. } if self.hides_uploads => {
+                let message = "access denied".to_owned();
+                StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Denied, message })
+            }
+            StoreOperation::ListUploads { prefix } => {
+                let below = self.uploads.iter().filter(|upload| upload.key.starts_with(&prefix));
+                StoreReply::Uploads(below.cloned().collect())
+            }
+            StoreOperation::AbortUploads { uploads } => {
+                self.uploads.retain(|upload| !uploads.contains(upload));
                 StoreReply::Deleted
             }
         }
