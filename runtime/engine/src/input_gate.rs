@@ -1,25 +1,42 @@
-//! The reading side of a task: takes frames from its input channels in turn and aligns barriers (B1, B5).
+//! The reading side of a task: takes frames from its input channels in turn and says when a checkpoint is to be cut
+//! (B1-B3, B5).
 //!
-//! Barrier n at a channel blocks that channel until n has come on every channel; a channel whose producer has
-//! finished counts as if it had. A later barrier ends an earlier alignment: the earlier checkpoint cannot be cut here
-//! any more, and what it blocked is read again. Barriers of checkpoints that were cut or given up already are
-//! dropped. The gate does not know what a checkpoint is for; the task acts on [`GateEvent::Aligned`].
+//! - *Aligned*: barrier n at a channel blocks that channel until n has come on every channel.
+//! - *At least once*: no channel is blocked; the cut is when n has come on all.
+//! - *Unaligned*: the first word of n is the cut ([`GateEvent::Overtaking`]). What is queued before n on each channel is
+//!   recorded, also what comes before its n arrives; when n has come on all, [`GateEvent::Recorded`] hands that out.
+//!   Meanwhile rows are read on. Channels of broadcast edges stay aligned: with any of them, the cut waits until n has
+//!   come on all of those.
+//! - *Unaligned after a timeout*: aligned until then; channels that were blocked stay so until n has come on all.
+//!
+//! A channel whose producer has finished counts as if n had come. A later barrier ends an earlier alignment: the earlier
+//! checkpoint cannot be cut here any more, and what it blocked is read again. Barriers of checkpoints that were cut or
+//! given up already are dropped. Restored batches go before everything that the new channels hold.
+//!
+//! The gate does not know what a checkpoint is for; the task acts on its events.
 
+mod alignment;
 #[cfg(test)]
 mod tests;
 
 use crate::batch::Batch;
 use crate::channel::{Frame, InputChannel};
+use crate::in_flight::{InFlight, RestoredChannel};
 use crate::operator::Waker;
+use alignment::Alignment;
 use sluice_protocol::message::Barrier;
 use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the gate has for the task.
 #[derive(Debug)]
 pub enum GateEvent {
     /// Rows.
     Batch(Batch),
-    /// The barrier stands on every channel: all rows before it were handed out, none after it.
+    /// The barrier has come on every channel. Unless it is at-least-once, all rows before it were handed out, none
+    /// after it.
     Aligned {
         /// The barrier.
         barrier: Barrier,
@@ -28,39 +45,106 @@ pub enum GateEvent {
         /// When it arrived first.
         started_at: Timestamp,
     },
-    /// A later barrier came before this one had come everywhere; it will not be aligned.
-    Overtaken(CheckpointId),
+    /// State is to be frozen now and the barrier to go ahead of everything; [`GateEvent::Recorded`] follows, or
+    /// [`GateEvent::Ended`], or [`GateEvent::TooMuchInFlight`].
+    Overtaking {
+        /// The barrier.
+        barrier: Barrier,
+        /// When it arrived first.
+        started_at: Timestamp,
+    },
+    /// The barrier that overtook has come on every channel.
+    Recorded {
+        /// Its checkpoint.
+        checkpoint: CheckpointId,
+        /// From its first arrival to its last.
+        alignment: TimeSpan,
+        /// What it overtook here.
+        in_flight: Vec<InFlight>,
+    },
+    /// A later barrier came before this one had come everywhere; it will not be aligned or recorded.
+    Ended(CheckpointId),
+    /// More was recorded than may be held: the checkpoint cannot be taken here.
+    TooMuchInFlight {
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Bytes so far.
+        bytes: usize,
+    },
+    /// A barrier of a checkpoint that was given up: to be passed on, nothing else.
+    Passed(Barrier),
     /// Every channel has ended. Barriers may still come.
     EndOfInput,
 }
 
 struct Input {
     channel: InputChannel,
+    /// The last barrier that came.
+    arrived: CheckpointId,
+    /// Not read until the alignment is over.
     blocked: bool,
+    /// Where the barrier that overtakes was announced: batches from here on are the sender's or behind it.
+    announced: Option<u64>,
+    /// What was read since the cut, while the barrier has not come.
+    recording: Option<Vec<Batch>>,
     finished: bool,
-}
-
-struct Alignment {
-    barrier: Barrier,
-    started_at: Timestamp,
 }
 
 /// All input channels of a task.
 pub struct InputGate {
     inputs: Vec<Input>,
     next: usize,
+    restored: VecDeque<RestoredChannel>,
     alignment: Option<Alignment>,
+    /// Checkpoints that are taken at least once, in order.
+    tracked: VecDeque<Alignment>,
+    /// Checkpoints that were given up before their barrier came.
+    abandoned: BTreeSet<CheckpointId>,
     /// Barriers up to this one are done with.
     settled: CheckpointId,
     ended: bool,
+    /// Some channel has a barrier that overtakes, or may do so after a timeout.
+    attention: Arc<AtomicBool>,
+    /// A barrier that overtakes from some time on.
+    timed: Option<(Timestamp, Barrier)>,
+    /// Events that wait to be handed out.
+    events: VecDeque<GateEvent>,
+    /// Whether something has changed that [`InputGate::settle`] looks at.
+    changed: bool,
+    /// Bytes recorded for the checkpoint that overtakes now.
+    recorded_bytes: usize,
+    in_flight_limit: usize,
 }
 
 impl InputGate {
-    /// A gate over these channels.
+    /// A gate over these channels. What was in flight at a checkpoint is read before anything they hold (B3).
+    /// At most `in_flight_limit` bytes are recorded for a checkpoint.
     #[must_use]
-    pub fn new(channels: Vec<InputChannel>) -> Self {
-        let inputs = channels.into_iter().map(|channel| Input { channel, blocked: false, finished: false }).collect();
-        Self { inputs, next: 0, alignment: None, settled: CheckpointId(0), ended: false }
+    pub fn new(channels: Vec<InputChannel>, mut restored: Vec<RestoredChannel>, in_flight_limit: usize) -> Self {
+        let attention = Arc::new(AtomicBool::new(true));
+        let input = |channel: InputChannel| {
+            channel.set_attention(Arc::clone(&attention));
+            let arrived = CheckpointId(0);
+            Input { channel, arrived, blocked: false, announced: None, recording: None, finished: false }
+        };
+        restored.retain(|channel| !channel.batches.is_empty());
+        restored.sort_by_key(RestoredChannel::order);
+        Self {
+            inputs: channels.into_iter().map(input).collect(),
+            next: 0,
+            restored: restored.into(),
+            alignment: None,
+            tracked: VecDeque::new(),
+            abandoned: BTreeSet::new(),
+            settled: CheckpointId(0),
+            ended: false,
+            attention,
+            timed: None,
+            events: VecDeque::new(),
+            changed: true,
+            recorded_bytes: 0,
+            in_flight_limit,
+        }
     }
 
     /// Who is woken when frames come.
@@ -72,82 +156,97 @@ impl InputGate {
 
     /// The next event, or `None` when nothing can be read now.
     pub fn poll(&mut self, now: Timestamp) -> Option<GateEvent> {
-        if let Some(event) = self.settle(now) {
+        if let Some(event) = self.poll_barriers(now) {
             return Some(event);
         }
         loop {
+            if let Some(batch) = self.read_restored() {
+                return Some(GateEvent::Batch(batch));
+            }
             let (index, frame) = self.read()?;
             match frame {
                 Frame::Batch(batch) => return Some(GateEvent::Batch(batch)),
-                Frame::Barrier(barrier) => {
-                    if let Some(overtaken) = self.barrier(index, barrier, now) {
-                        return Some(overtaken);
-                    }
-                }
-                Frame::EndOfInput => self.inputs[index].finished = true,
+                Frame::Barrier(barrier) => self.arrive(index, barrier, None, now),
+                Frame::Overtaking { barrier, first } => self.arrive(index, barrier, Some(first), now),
+                Frame::EndOfInput => self.finish(index),
             }
-            if let Some(event) = self.settle(now) {
+            if let Some(event) = self.poll_barriers(now) {
                 return Some(event);
             }
         }
+    }
+
+    /// What barriers ask for now, without reading rows: also for a task that has no room for the results of rows.
+    pub fn poll_barriers(&mut self, now: Timestamp) -> Option<GateEvent> {
+        if self.attention.load(Ordering::Acquire) {
+            self.attention.store(false, Ordering::Release);
+            self.look(now);
+        }
+        if self.timed.as_ref().is_some_and(|(at, _)| *at <= now) {
+            self.turn(now);
+        }
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let event = self.settle(now);
+        // One may follow at once, as the end of input does after the last alignment.
+        self.changed = event.is_some();
+        event
+    }
+
+    /// When [`InputGate::poll_barriers`] has something to do without a frame coming.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        self.timed.as_ref().map(|(at, _)| *at)
+    }
+
+    /// The oldest batch that was restored.
+    fn read_restored(&mut self) -> Option<Batch> {
+        let queue = self.restored.front_mut()?;
+        let batch = queue.batches.pop_front();
+        if queue.batches.is_empty() {
+            self.restored.pop_front();
+        }
+        batch
     }
 
     /// A frame from the next channel in turn that is not blocked.
     fn read(&mut self) -> Option<(usize, Frame)> {
         let count = self.inputs.len();
         for index in (self.next..count).chain(0..self.next) {
-            let input = &self.inputs[index];
+            let input = &mut self.inputs[index];
             if !input.blocked
                 && let Some(numbered) = input.channel.pop()
             {
                 self.next = if index + 1 == count { 0 } else { index + 1 };
+                if let (Some(recording), Frame::Batch(batch)) = (&mut input.recording, &numbered.frame) {
+                    recording.push(batch.clone());
+                    self.recorded_bytes += batch.bytes();
+                    self.changed |= self.recorded_bytes > self.in_flight_limit;
+                }
                 return Some((index, numbered.frame));
             }
         }
         None
     }
 
-    fn barrier(&mut self, index: usize, barrier: Barrier, now: Timestamp) -> Option<GateEvent> {
-        if barrier.checkpoint <= self.settled {
-            return None;
-        }
-        match &self.alignment {
-            Some(current) if barrier.checkpoint < current.barrier.checkpoint => None,
-            Some(current) if barrier.checkpoint == current.barrier.checkpoint => {
-                self.inputs[index].blocked = true;
-                None
-            }
-            earlier => {
-                let overtaken = earlier.as_ref().map(|earlier| earlier.barrier.checkpoint);
-                self.unblock();
-                self.inputs[index].blocked = true;
-                self.alignment = Some(Alignment { barrier, started_at: now });
-                overtaken.map(GateEvent::Overtaken)
-            }
-        }
+    fn finish(&mut self, index: usize) {
+        self.inputs[index].finished = true;
+        self.changed = true;
     }
 
-    /// What the state of the channels amounts to: an alignment that is complete, or the end of input.
+    /// What the state of the channels amounts to: a cut, an alignment that is complete, or the end of input.
     fn settle(&mut self, now: Timestamp) -> Option<GateEvent> {
-        if self.alignment.is_some() {
-            if !self.inputs.iter().all(|input| input.blocked || input.finished) {
-                return None;
-            }
-            let Alignment { barrier, started_at } = self.alignment.take()?;
-            self.settled = barrier.checkpoint;
-            self.unblock();
-            return Some(GateEvent::Aligned { barrier, alignment: now.since(started_at), started_at });
+        if let Some(event) = self.settle_alignment(now).or_else(|| self.settle_tracked(now)) {
+            return Some(event);
         }
         if self.ended || !self.inputs.iter().all(|input| input.finished) {
             return None;
         }
         self.ended = true;
         Some(GateEvent::EndOfInput)
-    }
-
-    fn unblock(&mut self) {
-        for input in &mut self.inputs {
-            input.blocked = false;
-        }
     }
 }

@@ -11,6 +11,7 @@
 //! - [`task`]: the state machine that moves rows, barriers and snapshots; [`runner`]: a thread that steps one.
 //! - [`aggregate`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
+//! - [`in_flight`]: batches that an unaligned barrier overtook, as part of a snapshot.
 //! - [`error`]: what a task can fail with.
 //!
 //! The flow of a batch:
@@ -31,14 +32,21 @@
 //!    ([`KeyedTable::freeze`](state::KeyedTable::freeze)), the barrier goes on.
 //! 4. [`TaskSnapshot::write`](task::TaskSnapshot::write) encodes the frozen state away from the task's thread.
 //!
+//! An unaligned one overtakes instead (B1-B3): [`Frame::Overtaking`](channel::Frame::Overtaking) comes out of a queue
+//! first, [`GateEvent::Overtaking`](input_gate::GateEvent::Overtaking) freezes the state at once, the barrier overtakes
+//! the task's own outputs, and [`GateEvent::Recorded`](input_gate::GateEvent::Recorded) completes the snapshot with what
+//! was in flight.
+//!
 //! The flow of a restore: [`TaskDescription::state`](task::TaskDescription::state) carries the files to
 //! [`Operator::open`](operator::Operator::open); [`KeyedTable::restore`](state::KeyedTable::restore) takes the key
-//! groups that the subtask owns now, whatever the parallelism was.
+//! groups that the subtask owns now, whatever the parallelism was. What was in flight goes to the receivers' gates as
+//! [`RestoredChannel`](in_flight::RestoredChannel)s and is read before anything new.
 
 pub mod aggregate;
 pub mod batch;
 pub mod channel;
 pub mod error;
+pub mod in_flight;
 pub mod input_gate;
 pub mod keys;
 pub mod operator;

@@ -9,14 +9,17 @@ mod hash;
 mod tests;
 
 use crate::batch::Batch;
-use crate::channel::{Frame, OutputChannel};
+use crate::channel::{Frame, Kept, OutputChannel};
 use crate::error::TaskError;
+use crate::in_flight::InFlight;
 use crate::operator::Waker;
 use arrow::array::UInt8Array;
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::concat_batches;
 use hash::HashPartitioner;
 use sluice_protocol::graph::Partitioning;
+use sluice_protocol::message::Barrier;
+use sluice_protocol::{CheckpointId, SubtaskIndex};
 
 /// Pieces that reach this many rows together are sent at once.
 pub const TARGET_ROWS: usize = 1024;
@@ -32,6 +35,8 @@ pub struct EdgeOutput {
 /// Writes the rows of one subtask to one edge.
 pub struct EdgeWriter {
     rule: Rule,
+    /// Broadcast: every barrier keeps its place (B3).
+    stays_aligned: bool,
     channels: Vec<OutputChannel>,
     lingering: Vec<Lingering>,
 }
@@ -55,6 +60,7 @@ impl EdgeWriter {
     #[must_use]
     pub fn new(edge: EdgeOutput, max_parallelism: u16) -> Self {
         let EdgeOutput { partitioning, channels } = edge;
+        let stays_aligned = partitioning == Partitioning::Broadcast;
         let rule = match partitioning {
             _ if channels.len() == 1 => Rule::One,
             Partitioning::Forward => Rule::One,
@@ -63,7 +69,7 @@ impl EdgeWriter {
             Partitioning::Broadcast => Rule::Broadcast,
         };
         let lingering = channels.iter().map(|_| Lingering::default()).collect();
-        Self { rule, channels, lingering }
+        Self { rule, stays_aligned, channels, lingering }
     }
 
     /// Who is woken when there is room again.
@@ -158,6 +164,60 @@ impl EdgeWriter {
         }
         Ok(())
     }
+}
+
+impl EdgeWriter {
+    /// Sends a barrier to every channel that overtakes all that is queued; what it overtook here is this task's to
+    /// save. Rows that lingered go before it.
+    ///
+    /// # Errors
+    /// As [`EdgeWriter::flush`].
+    pub fn send_ahead(&mut self, barrier: &Barrier) -> Result<Vec<InFlight>, TaskError> {
+        if self.stays_aligned {
+            self.control(&Frame::Barrier(barrier.clone()))?;
+            return Ok(Vec::new());
+        }
+        self.flush()?;
+        let kept = self.channels.iter().map(|channel| in_flight(channel, channel.push_ahead(barrier.clone())));
+        Ok(kept.filter(|kept| !kept.batches.is_empty()).collect())
+    }
+
+    /// Whether a barrier still waits to leave for another process, and could overtake what it is queued behind.
+    #[must_use]
+    pub fn holds(&self, checkpoint: CheckpointId) -> bool {
+        !self.stays_aligned && self.channels.iter().any(|channel| channel.holds(checkpoint))
+    }
+
+    /// Lets a barrier that has not left for another process overtake what it is queued behind, which is this task's
+    /// to save.
+    pub fn turn(&mut self, checkpoint: CheckpointId) -> Vec<InFlight> {
+        if self.stays_aligned {
+            return Vec::new();
+        }
+        let turned = self.channels.iter().filter_map(|channel| Some(in_flight(channel, channel.turn(checkpoint)?)));
+        turned.filter(|kept| !kept.batches.is_empty()).collect()
+    }
+}
+
+fn in_flight(channel: &OutputChannel, kept: Kept) -> InFlight {
+    let Kept { first, batches } = kept;
+    InFlight { channel: channel.id(), age: 0, first, batches }
+}
+
+/// The rows of a batch that a hash edge would send to this subtask, if any.
+///
+/// # Errors
+/// When a column cannot be a key.
+pub(crate) fn rows_of_subtask(
+    batch: Batch,
+    keys: &[usize],
+    subtask: SubtaskIndex,
+    parallelism: u32,
+    max_parallelism: u16,
+) -> Result<Option<Batch>, TaskError> {
+    let mut partitioner = HashPartitioner::new(keys.to_vec(), parallelism as usize, max_parallelism);
+    let pieces = partitioner.split(batch)?;
+    Ok(pieces.into_iter().find(|(channel, _)| *channel == subtask.0 as usize).map(|(_, piece)| piece))
 }
 
 /// One batch of several.

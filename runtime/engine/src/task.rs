@@ -24,17 +24,21 @@
 //! 1. Commands are taken from the mailbox.
 //! 2. The first step opens operators, sink and source with the restored state → [`TaskEvent::Running`].
 //! 3. A barrier or an end that waits for the sink to be flushed is tried again; meanwhile no input is taken.
-//! 4. A triggered barrier is taken, between two batches, also under back-pressure.
-//! 5. Rows that lingered for the buffer timeout are sent on.
-//! 6. While an output is full, no input is taken (B4).
-//! 7. One batch, or one event of the gate, is processed.
+//! 4. Barriers that overtake are looked for, also under back-pressure (B1), and a snapshot that waits for its last parts
+//!    is tried again.
+//! 5. A triggered barrier is taken, between two batches, also under back-pressure.
+//! 6. Rows that lingered for the buffer timeout are sent on.
+//! 7. While an output is full, no input is taken (B4).
+//! 8. One batch, or one event of the gate, is processed.
 //!
-//! # A barrier ([`Task::take_barrier`])
+//! # A barrier (`checkpoint.rs`)
 //! Operators and edges flush what lingers (B1); the sink flushes until all has arrived; each operator freezes its
 //! state; the barrier goes to all outputs; [`TaskEvent::Snapshot`] carries the frozen state to whoever writes it
-//! ([`TaskSnapshot::write`], off the task's thread). A task that has finished goes on taking barriers.
+//! ([`TaskSnapshot::write`], off the task's thread). One that overtakes freezes first and waits for the sink and for
+//! what is in flight afterwards. A task that has finished goes on taking barriers.
 
 mod chain;
+mod checkpoint;
 mod mailbox;
 mod metrics;
 mod snapshot;
@@ -43,6 +47,7 @@ mod tests;
 
 use crate::channel::InputChannel;
 use crate::error::TaskError;
+use crate::in_flight::RestoredChannel;
 use crate::input_gate::{GateEvent, InputGate};
 use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
 use crate::partition::EdgeOutput;
@@ -55,8 +60,8 @@ pub use metrics::TaskMetrics;
 use metrics::{Activity, Meter};
 use sluice_protocol::message::Barrier;
 use sluice_protocol::{CheckpointId, KeyGroupRange, OperatorUid, SubtaskId, TimeSpan, Timestamp};
-use snapshot::SnapshotDraft;
 pub use snapshot::TaskSnapshot;
+use snapshot::{OpenCut, SnapshotDraft};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -67,11 +72,16 @@ pub struct TaskOptions {
     pub batch_rows: usize,
     /// Rows that linger are sent after this time.
     pub buffer_timeout: TimeSpan,
+    /// Most bytes of input that an unaligned checkpoint may record; beyond, it is declined.
+    pub in_flight_limit: usize,
 }
+
+/// Enough for some hundred full channels.
+const IN_FLIGHT_LIMIT: usize = 512 << 20;
 
 impl Default for TaskOptions {
     fn default() -> Self {
-        Self { batch_rows: 4096, buffer_timeout: TimeSpan::from_millis(100) }
+        Self { batch_rows: 4096, buffer_timeout: TimeSpan::from_millis(100), in_flight_limit: IN_FLIGHT_LIMIT }
     }
 }
 
@@ -93,6 +103,8 @@ pub struct TaskDescription {
     pub restored: bool,
     /// What each operator restores; operators that are not named start empty.
     pub state: BTreeMap<OperatorUid, RestoredState>,
+    /// What was in flight on the input edges, to be read before anything new (B3).
+    pub in_flight: Vec<RestoredChannel>,
     /// Settings.
     pub options: TaskOptions,
     /// The time, for sources and sinks.
@@ -155,6 +167,10 @@ struct Running {
     input: Input,
     chain: Chain,
     waiting: Option<Waiting>,
+    /// A checkpoint that is cut, but not all that belongs to it is known.
+    open: Option<OpenCut>,
+    /// The source emits nothing behind this checkpoint, with which the job stops, until it is given up (K4).
+    held: Option<CheckpointId>,
     finished: bool,
 }
 
@@ -274,6 +290,9 @@ impl Task {
                 Command::Aborted(checkpoint) => {
                     self.aborted.truncate(63);
                     self.aborted.push_front(checkpoint);
+                    if let Phase::Running(running) = &mut self.phase {
+                        running.checkpoint_aborted(checkpoint);
+                    }
                 }
                 Command::Cancel => self.phase = Phase::Ended,
             }
@@ -302,30 +321,30 @@ impl Task {
                 Input::Source { uid, source }
             }
             None => {
-                let gate = InputGate::new(description.inputs);
+                let limit = description.options.in_flight_limit;
+                let gate = InputGate::new(description.inputs, description.in_flight, limit);
                 gate.set_waker(&self.waker);
                 Input::Gate(gate)
             }
         };
-        Ok(Running { input, chain, waiting: None, finished: false })
+        Ok(Running { input, chain, waiting: None, open: None, held: None, finished: false })
     }
 
     fn step_running(&mut self, running: &mut Running, now: Timestamp) -> Result<Step, TaskError> {
         if running.waiting.is_some() && !self.complete_waiting(running, now)? {
             return Ok(Step::Blocked { until: None });
         }
-        if let Some(barrier) = self.triggers.pop_front() {
-            if matches!(running.input, Input::Source { .. }) {
-                self.take_barrier(running, barrier, TimeSpan(0), now, now)?;
-            }
+        if self.take_barriers(running, now)? {
             return Ok(Step::Worked);
         }
         let due = self.send_lingering(running, now)?;
-        if !running.chain.has_room()? {
-            return Ok(Step::Blocked { until: due });
+        let until = due.into_iter().chain(running.wake_at()).min();
+        if running.waits_for_sink() || !running.chain.has_room()? {
+            return Ok(Step::Blocked { until });
         }
         if !self.take_input(running, now)? {
-            return Ok(Step::Idle { until: self.lingers_since.map(|since| since.plus(self.options.buffer_timeout)) });
+            let due = self.lingers_since.map(|since| since.plus(self.options.buffer_timeout));
+            return Ok(Step::Idle { until: due.into_iter().chain(running.wake_at()).min() });
         }
         Ok(Step::Worked)
     }
@@ -345,7 +364,7 @@ impl Task {
     /// Processes one piece of input; says whether there was one.
     fn take_input(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
         match &mut running.input {
-            Input::Source { .. } if running.finished => return Ok(false),
+            Input::Source { .. } if running.finished || running.held.is_some() => return Ok(false),
             Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
                 SourcePoll::Batch(batch) => {
                     self.meter.rows_in(batch.len());
@@ -360,17 +379,7 @@ impl Task {
                     self.meter.rows_in(batch.len());
                     running.chain.process(batch)?;
                 }
-                Some(GateEvent::Aligned { barrier, alignment, started_at }) => {
-                    self.take_barrier(running, barrier, alignment, started_at, now)?;
-                }
-                Some(GateEvent::Overtaken(checkpoint)) => self.events.push(TaskEvent::Declined {
-                    checkpoint,
-                    error: TaskError::Internal(format!(
-                        "the barrier of checkpoint {checkpoint} was overtaken by a later one at subtask {}",
-                        self.subtask
-                    )),
-                }),
-                Some(GateEvent::EndOfInput) => self.end(running, now)?,
+                Some(event) => self.take_event(running, event, now)?,
             },
         }
         self.meter.rows_out(running.chain.take_rows_out());
@@ -378,61 +387,6 @@ impl Task {
             self.lingers_since = Some(now);
         }
         Ok(true)
-    }
-
-    /// Flushes, and cuts the checkpoint as soon as the sink has let go of everything.
-    fn take_barrier(
-        &mut self,
-        running: &mut Running,
-        barrier: Barrier,
-        alignment: TimeSpan,
-        started_at: Timestamp,
-        now: Timestamp,
-    ) -> Result<(), TaskError> {
-        running.chain.flush()?;
-        self.lingers_since = None;
-        running.waiting = Some(Waiting::Barrier(SnapshotDraft { barrier, alignment, started_at, flushed_from: now }));
-        self.complete_waiting(running, now).map(drop)
-    }
-
-    fn end(&mut self, running: &mut Running, now: Timestamp) -> Result<(), TaskError> {
-        running.finished = true;
-        running.chain.finish()?;
-        self.lingers_since = None;
-        running.waiting = Some(Waiting::End);
-        self.complete_waiting(running, now).map(drop)
-    }
-
-    /// Does what waits for the sink; says whether it could.
-    fn complete_waiting(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
-        if !running.chain.is_flushed()? {
-            return Ok(false);
-        }
-        match running.waiting.take() {
-            None => {}
-            Some(Waiting::Barrier(draft)) => self.cut(running, &draft, now)?,
-            Some(Waiting::End) => {
-                running.chain.send_end()?;
-                self.events.push(TaskEvent::Finished);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Freezes the state and forwards the barrier. A barrier is forwarded whatever becomes of the snapshot (B5).
-    fn cut(&mut self, running: &mut Running, draft: &SnapshotDraft, now: Timestamp) -> Result<(), TaskError> {
-        let checkpoint = draft.barrier.checkpoint;
-        if !self.aborted.contains(&checkpoint) {
-            let event = match running.freeze() {
-                Ok(operators) => {
-                    let frozen_at = now.max((self.clock)());
-                    TaskEvent::Snapshot(draft.complete(self.subtask, operators, frozen_at))
-                }
-                Err(error) => TaskEvent::Declined { checkpoint, error },
-            };
-            self.events.push(event);
-        }
-        running.chain.send_barrier(&draft.barrier)
     }
 }
 
@@ -442,16 +396,5 @@ impl Running {
             source.checkpoint_completed(checkpoint);
         }
         self.chain.checkpoint_completed(checkpoint);
-    }
-
-    fn freeze(&mut self) -> Result<snapshot::FrozenOperators, TaskError> {
-        let mut frozen = snapshot::FrozenOperators::new();
-        if let Input::Source { uid, source } = &mut self.input {
-            let splits = source.snapshot()?;
-            let state = crate::operator::OperatorState { splits, ..Default::default() };
-            frozen.push((uid.clone(), Box::new(state)));
-        }
-        self.chain.freeze(&mut frozen)?;
-        Ok(frozen)
     }
 }

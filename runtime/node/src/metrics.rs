@@ -42,8 +42,12 @@ pub struct TaskMetrics {
     pub checkpoints: u64,
     /// Checkpoints it has declined.
     pub declined: u64,
-    /// Bytes of state in the last one.
+    /// Bytes of state in the last one, what was in flight included.
     pub state_bytes: u64,
+    /// Bytes of batches in the last one that its barrier overtook.
+    pub in_flight_bytes: u64,
+    /// Milliseconds from the first barrier of the last one to its last.
+    pub alignment_ms: u64,
     /// Milliseconds from the trigger of the last one to its acknowledgement.
     pub checkpoint_ms: u64,
 }
@@ -129,8 +133,10 @@ fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
         }
         registry.register(name, help, family);
     }
-    let gauges: [(&str, &str, Read); 2] = [
+    let gauges: [(&str, &str, Read); 4] = [
         ("task_state_bytes", "Bytes of state in the last checkpoint", |task| task.state_bytes),
+        ("task_in_flight_bytes", "Bytes that the last checkpoint's barrier overtook", |task| task.in_flight_bytes),
+        ("task_alignment_milliseconds", "From first to last barrier of the last checkpoint", |task| task.alignment_ms),
         ("task_checkpoint_milliseconds", "From trigger to acknowledgement of the last one", |task| task.checkpoint_ms),
     ];
     for (name, help, read) in gauges {

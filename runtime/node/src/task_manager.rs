@@ -13,6 +13,7 @@
 //! 5. After half the heartbeat timeout without a word, tasks are cancelled and the session is given up (N4).
 
 pub(crate) mod deploy;
+pub(crate) mod in_flight;
 pub(crate) mod restore;
 pub(crate) mod session;
 pub(crate) mod snapshot;

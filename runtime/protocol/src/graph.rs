@@ -88,6 +88,20 @@ impl JobGraph {
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&text))
     }
 
+    /// What an edge is called in snapshots, whatever its number and the parallelism: the last operator of the producer
+    /// and the first of the consumer, and which edge between these two it is if there are several.
+    #[must_use]
+    pub fn edge_name(&self, edge: usize) -> Option<String> {
+        let name = |edge: &Edge| {
+            let from = self.vertices.get(edge.from.0 as usize)?.operators.last()?;
+            let to = self.vertices.get(edge.to.0 as usize)?.operators.first()?;
+            Some(format!("{} -> {}", from.uid, to.uid))
+        };
+        let own = name(self.edges.get(edge)?)?;
+        let before = self.edges[..edge].iter().filter(|other| name(other).as_ref() == Some(&own)).count();
+        Some(if before == 0 { own } else { format!("{own} #{}", before + 1) })
+    }
+
     /// The largest parallelism: how many slots the job needs, since subtasks of all vertices share slots.
     #[must_use]
     pub fn slots_needed(&self) -> u32 {

@@ -91,6 +91,19 @@ pub enum Alignment {
 }
 
 impl Barrier {
+    /// From when on it overtakes queued rows; `None`: never. One that ends the input does not, since what operators
+    /// and sinks do at their end belongs before it.
+    #[must_use]
+    pub fn overtakes_from(&self) -> Option<Timestamp> {
+        match self.alignment {
+            Alignment::Unaligned { .. } if self.ends == Ends::Finish => None,
+            // Also where this process's clock is behind the JobManager's.
+            Alignment::Unaligned { after: TimeSpan(0) } => Some(Timestamp(0)),
+            Alignment::Unaligned { after } => Some(self.triggered_at.plus(after)),
+            Alignment::Aligned | Alignment::AtLeastOnce => None,
+        }
+    }
+
     /// An aligned barrier of a checkpoint after which the job goes on.
     #[must_use]
     pub const fn aligned(checkpoint: CheckpointId, triggered_at: Timestamp, base: Option<CheckpointId>) -> Self {

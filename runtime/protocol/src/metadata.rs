@@ -4,14 +4,17 @@
 //! and still be restored. Callers rely on: an unknown version is refused by name before anything else is read, and
 //! [`assign_state`] drops nothing silently.
 
+mod in_flight;
+
 use crate::graph::{JobGraph, OperatorInfo, OperatorKind};
 use crate::history::CheckpointDetails;
 use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
 use crate::key_group;
-use crate::state::{KeyedStateHandle, OperatorSnapshot, SubtaskState};
+use crate::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, SubtaskState};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// The version that is written, and the newest that can be read.
 pub const VERSION: u32 = 1;
@@ -43,6 +46,9 @@ pub struct Metadata {
     pub vertices: Vec<MetadataVertex>,
     /// What each operator of each subtask stored.
     pub operators: Vec<OperatorSnapshot>,
+    /// What was in flight between subtasks at an unaligned cut.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_flight: Vec<InFlightHandle>,
     /// How it was taken, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<CheckpointDetails>>,
@@ -133,7 +139,8 @@ impl Metadata {
     /// Bytes of state it describes.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
-        self.operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.data.size()).sum()
+        let keyed = self.operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.data.size());
+        keyed.chain(self.in_flight.iter().map(|handle| handle.length)).sum()
     }
 }
 
@@ -173,16 +180,43 @@ pub enum RestoreError {
         /// Uids in the program.
         offered: String,
     },
+    /// Batches in flight would be lost.
+    #[error(
+        "the snapshot is unaligned and holds batches in flight on edges that the program does not have: {unmatched}. Edges \
+         of the program: {offered}. Restore it with the program that took it, start a changed program from a savepoint, \
+         which holds none, or allow the loss with allowNonRestoredState"
+    )]
+    UnmatchedInFlight {
+        /// Edges in the snapshot that are not in the program.
+        unmatched: String,
+        /// Edges of the program.
+        offered: String,
+    },
+    /// Rows in flight would reach the wrong subtask.
+    #[error(
+        "the snapshot is unaligned and holds batches in flight on edge '{edge}', which spread rows {found}; in the program \
+         it spreads them {expected}. Restore it with the program that took it, or start the changed program from a \
+         savepoint"
+    )]
+    EdgeChanged {
+        /// Which.
+        edge: String,
+        /// In the snapshot.
+        found: String,
+        /// In the program.
+        expected: String,
+    },
 }
 
 /// Hands the snapshot out: to each subtask of the graph the state that it restores, at any parallelism.
 ///
 /// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. The splits
-/// of a source all go to each of its subtasks, because only the source knows which subtask owns a split. Paths
-/// become absolute below `directory`.
+/// of a source all go to each of its subtasks, because only the source knows which subtask owns a split. What was in
+/// flight goes to the receivers ([`in_flight`]). Paths become absolute below `directory`.
 ///
 /// # Errors
-/// When the number of key groups changed, or state is left over and `allow_non_restored_state` is not set.
+/// When the number of key groups or an edge with batches in flight changed, or state is left over and
+/// `allow_non_restored_state` is not set.
 pub fn assign_state(
     metadata: &Metadata,
     graph: &JobGraph,
@@ -196,14 +230,16 @@ pub fn assign_state(
     if !allow_non_restored_state {
         check_all_matched(metadata, graph)?;
     }
+    let mut in_flight = in_flight::assign(metadata, graph, directory, allow_non_restored_state)?;
     let mut assigned = BTreeMap::new();
     for vertex in &graph.vertices {
         for index in (0..vertex.parallelism).map(SubtaskIndex) {
             let range = KeyGroupRange::of_subtask(index, vertex.parallelism, graph.max_parallelism);
             let operators =
                 vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, range, directory));
-            let state = SubtaskState { operators: operators.collect() };
-            assigned.insert(SubtaskId { vertex: vertex.id, index }, state);
+            let subtask = SubtaskId { vertex: vertex.id, index };
+            let in_flight = in_flight.remove(&subtask).unwrap_or_default();
+            assigned.insert(subtask, SubtaskState { operators: operators.collect(), in_flight });
         }
     }
     Ok(assigned)
@@ -251,7 +287,7 @@ fn operators(graph: &JobGraph) -> impl Iterator<Item = &OperatorInfo> {
     graph.vertices.iter().flat_map(|vertex| &vertex.operators)
 }
 
-fn names(uids: &BTreeSet<&OperatorUid>) -> String {
+fn names(uids: &BTreeSet<impl Display>) -> String {
     if uids.is_empty() {
         return "none".to_owned();
     }

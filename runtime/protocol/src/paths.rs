@@ -103,6 +103,13 @@ pub fn state_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequen
     format!("state-{run}-{checkpoint}-{vertex}.{index}-{sequence}-{nonce}.parquet")
 }
 
+/// Name of an object with batches that were in flight, within the checkpoint's directory (K2).
+#[must_use]
+pub fn in_flight_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequence: u32, nonce: &str) -> String {
+    let SubtaskId { vertex, index } = subtask;
+    format!("in-flight-{run}-{checkpoint}-{vertex}.{index}-{sequence}-{nonce}")
+}
+
 /// What all directories of jobs of this name begin with, whatever their uid (N1). Directories of other names may
 /// begin with it as well: [`parse_uid`] tells.
 #[must_use]
@@ -219,6 +226,7 @@ mod tests {
         let run = Run { generation: Generation(3), attempt: Attempt(2) };
         let subtask = SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) };
         assert_eq!(state_file(run, CheckpointId(50), subtask, 4, "ab12"), "state-3.2-50-1.0-4-ab12.parquet");
+        assert_eq!(in_flight_file(run, CheckpointId(50), subtask, 4, "ab12"), "in-flight-3.2-50-1.0-4-ab12");
     }
 
     #[test]

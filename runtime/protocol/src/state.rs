@@ -4,6 +4,7 @@
 //! can be copied elsewhere and still be read. A [`StateData::File`] travels to TaskManagers with an absolute
 //! URI instead; [`StateData::resolve`] makes one of the other.
 
+use crate::graph::Partitioning;
 use crate::ids::{KeyGroupRange, OperatorUid, SubtaskIndex};
 use serde::{Deserialize, Serialize};
 
@@ -99,13 +100,48 @@ pub struct OperatorSnapshot {
     pub splits: Vec<SplitState>,
 }
 
-/// What one subtask acknowledges, and what it is given at a restore: the state of its chain's operators.
+/// Batches of one channel that an unaligned barrier overtook (B2, B3), in the format of `sluice_engine::in_flight`.
+///
+/// A channel may have several: what had arrived is saved by the receiver, what had not left by the sender, and what was
+/// restored and not read yet is saved again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InFlightHandle {
+    /// The edge, by a name that another parallelism does not change ([`crate::graph::JobGraph::edge_name`]).
+    pub edge: String,
+    /// How the edge spreads rows.
+    pub partitioning: Partitioning,
+    /// The producer's subtask.
+    pub from: SubtaskIndex,
+    /// The consumer's subtask.
+    pub to: SubtaskIndex,
+    /// Number of the consumer's subtasks.
+    pub receivers: u32,
+    /// How many restores the batches have waited through: older ones go first.
+    pub age: u32,
+    /// Orders the handles of one channel and age.
+    pub first: u64,
+    /// Rows in the batches.
+    pub rows: u64,
+    /// Where they begin in the data, in bytes: several channels may share a file.
+    pub offset: u64,
+    /// Their length in bytes.
+    pub length: u64,
+    /// The bytes.
+    pub data: StateData,
+}
+
+/// What one subtask acknowledges, and what it is given at a restore: the state of its chain's operators, and what was
+/// in flight.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubtaskState {
     /// In the order of the chain; operators without state are left out. At a restore, several snapshots of one
     /// uid may be given, from subtasks that the receiving one takes over.
     pub operators: Vec<OperatorSnapshot>,
+    /// Batches of its input and output edges; at a restore of its input edges only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_flight: Vec<InFlightHandle>,
 }
 
 mod base64_bytes {

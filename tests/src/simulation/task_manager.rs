@@ -8,6 +8,7 @@ mod deploy;
 mod upload;
 
 use sluice_engine::channel::{ChannelId, InputChannel, NumberedFrame, OutputChannel};
+use sluice_engine::in_flight::RestoredChannel;
 use sluice_engine::operator::{Clock, RestoredState};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
@@ -44,6 +45,7 @@ enum Operation {
 struct Loading {
     restored: bool,
     state: BTreeMap<OperatorUid, RestoredState>,
+    in_flight: Vec<RestoredChannel>,
     missing: usize,
 }
 

@@ -1,28 +1,65 @@
 //! Runs a program's tasks by stepping them in a seeded order, on one thread.
 //!
 //! Everything between the source and the sink is real; a checkpoint goes through the format of `_metadata` and is
-//! handed out as a JobManager would.
+//! handed out as a JobManager would. Half of the channels lead to another process, as it were: through two queues,
+//! and frames as bytes between them.
 
 use crate::memory::Connectors;
-use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel};
+use arrow::datatypes::SchemaRef;
+use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
+use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
 use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
 use sluice_engine::task::{Step, Task, TaskDescription, TaskEvent, TaskOptions};
 use sluice_protocol::graph::{Edge, JobGraph};
-use sluice_protocol::message::Barrier;
+use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::metadata::{self, Metadata};
-use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData};
+use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskId, SubtaskIndex, Timestamp, VertexId, key_group,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Window of every channel in bytes: small, so that rows are in flight.
+const WINDOW: usize = 6000;
 
 /// A checkpoint, as the next job finds it, and what the sink had been given at its cut.
 pub(crate) struct Cut {
     metadata: Vec<u8>,
+    /// Rows that were in flight.
+    pub(crate) in_flight: u64,
+    /// Those of them that had been in flight at an earlier cut already.
+    pub(crate) aged: u64,
     pub(crate) written_by: BTreeMap<SubtaskIndex, usize>,
+}
+
+/// What one subtask restores.
+#[derive(Default)]
+struct Restored {
+    operators: BTreeMap<OperatorUid, RestoredState>,
+    in_flight: Vec<RestoredChannel>,
+}
+
+/// What moves the frames of a channel to another process.
+struct Pump {
+    from: InputChannel,
+    to: OutputChannel,
+    schema: SchemaRef,
+    credit: i64,
+}
+
+impl Pump {
+    /// Moves at most one frame.
+    fn step(&mut self) {
+        self.credit += i64::try_from(self.to.take_consumed()).expect("few bytes");
+        let Some(frame) = self.from.pop_with_credit(&mut self.credit) else { return };
+        let bytes = codec::encode_frame(Run::default(), self.from.id(), &frame).expect("it can be written");
+        let (_, frame) = codec::decode_frame(&bytes[4..].to_vec().into(), &self.schema).expect("it was just written");
+        self.to.push_received(frame).expect("frames follow each other");
+    }
 }
 
 /// A program and its tasks, which are made when it first runs.
@@ -30,15 +67,26 @@ pub(crate) struct Job {
     program: Program,
     random: fastrand::Rng,
     now: Timestamp,
-    restored: Option<BTreeMap<SubtaskId, BTreeMap<OperatorUid, RestoredState>>>,
+    restored: Option<BTreeMap<SubtaskId, Restored>>,
     tasks: Vec<Task>,
+    pumps: Vec<Pump>,
     finished: usize,
+    checkpoints: u64,
 }
 
 impl Job {
     pub(crate) fn new(program: Program, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Self { program, random, now: Timestamp(1_000), restored: None, tasks: Vec::new(), finished: 0 }
+        Self {
+            program,
+            random,
+            now: Timestamp(1_000),
+            restored: None,
+            tasks: Vec::new(),
+            pumps: Vec::new(),
+            finished: 0,
+            checkpoints: 0,
+        }
     }
 
     /// Begins from a checkpoint, which may be of another parallelism.
@@ -50,7 +98,11 @@ impl Job {
             for snapshot in state.operators {
                 self.take_snapshot(subtask, snapshot, &mut operators);
             }
-            (subtask, operators)
+            let read = |handle: &InFlightHandle| {
+                let StateData::Inline { bytes } = &handle.data else { panic!("all state is inline here") };
+                in_flight::restore(handle, &bytes.clone().into(), &self.program, subtask).expect("it fits")
+            };
+            (subtask, Restored { operators, in_flight: state.in_flight.iter().map(read).collect() })
         });
         self.restored = Some(states.collect());
     }
@@ -90,33 +142,54 @@ impl Job {
     }
 
     /// Takes a checkpoint while rows go on flowing.
-    pub(crate) fn checkpoint(&mut self, connectors: &Connectors) -> Cut {
-        let barrier = Barrier::aligned(CheckpointId(1), self.now, None);
+    pub(crate) fn checkpoint(&mut self, connectors: &Connectors, alignment: Alignment) -> Cut {
+        self.start();
+        self.checkpoints += 1;
+        let checkpoint = CheckpointId(self.checkpoints);
+        let barrier = Barrier { alignment, ..Barrier::aligned(checkpoint, self.now, None) };
         for task in &self.tasks {
             task.handle().trigger(barrier.clone());
         }
-        let mut operators = Vec::new();
+        let (mut operators, mut in_flight) = (Vec::new(), Vec::new());
         let mut written_by = BTreeMap::new();
         let mut snapshots = 0;
-        let sinks: Vec<bool> = self.program.vertices.iter().map(|vertex| vertex.sink.is_some()).collect();
+        let graph = self.program.graph.clone();
         while snapshots < self.tasks.len() {
             self.step(&mut |subtask, event| match event {
-                TaskEvent::Snapshot(snapshot) => {
+                TaskEvent::Snapshot(mut snapshot) => {
                     snapshots += 1;
-                    if sinks[subtask.vertex.0 as usize] {
-                        written_by.insert(subtask.index, connectors.written_by(subtask.index));
-                    }
+                    in_flight.extend(snapshot.in_flight.drain(..).map(|share| handle(&share, &graph)));
                     let states = snapshot.write().expect("state can be written");
                     operators.extend(states.into_iter().map(|(uid, state)| handles(uid, subtask.index, state)));
                 }
                 TaskEvent::Declined { error, .. } => panic!("a checkpoint was declined: {error}"),
                 _ => {}
             });
+            self.note_cuts(checkpoint, connectors, &mut written_by);
         }
-        Cut { metadata: self.metadata(operators).to_bytes().expect("it can be written"), written_by }
+        let rows = in_flight.iter().map(|handle| handle.rows).sum();
+        let aged = in_flight.iter().filter(|handle| handle.age > 0).map(|handle| handle.rows).sum();
+        let metadata = self.metadata(operators, in_flight).to_bytes().expect("it can be written");
+        Cut { metadata, in_flight: rows, aged, written_by }
     }
 
-    fn metadata(&self, operators: Vec<OperatorSnapshot>) -> Metadata {
+    /// What sinks have been given at the moment their state was frozen.
+    fn note_cuts(
+        &self,
+        checkpoint: CheckpointId,
+        connectors: &Connectors,
+        written_by: &mut BTreeMap<SubtaskIndex, usize>,
+    ) {
+        for task in &self.tasks {
+            let subtask = task.subtask();
+            let is_sink = self.program.vertices[subtask.vertex.0 as usize].sink.is_some();
+            if is_sink && task.metrics().last_cut.load(Ordering::Relaxed) == checkpoint.0 {
+                written_by.entry(subtask.index).or_insert_with(|| connectors.written_by(subtask.index));
+            }
+        }
+    }
+
+    fn metadata(&self, operators: Vec<OperatorSnapshot>, in_flight: Vec<InFlightHandle>) -> Metadata {
         Metadata {
             version: metadata::VERSION,
             job: JobId { namespace: "default".to_owned(), name: "golden".to_owned(), uid: "1".to_owned() },
@@ -130,12 +203,17 @@ impl Job {
             max_parallelism: self.program.graph.max_parallelism,
             vertices: metadata::describe_vertices(&self.program.graph),
             operators,
+            in_flight,
         }
     }
 
     /// Steps one task, chosen at random, and lets it tell.
     fn step(&mut self, on_event: &mut dyn FnMut(SubtaskId, TaskEvent)) {
         self.now = Timestamp(self.now.0 + self.random.u64(0..20));
+        if !self.pumps.is_empty() {
+            let pump = self.random.usize(0..self.pumps.len());
+            self.pumps[pump].step();
+        }
         let index = self.random.usize(0..self.tasks.len());
         let task = &mut self.tasks[index];
         let subtask = task.subtask();
@@ -155,13 +233,14 @@ impl Job {
         if !self.tasks.is_empty() {
             return;
         }
-        let mut channels = Channels::of(&self.program.graph);
+        let mut channels = Channels::of(&self.program);
         let restored = self.restored.take();
         let was_restored = restored.is_some();
         let mut states = restored.unwrap_or_default();
         for (vertex, program) in self.program.graph.vertices.iter().zip(&self.program.vertices) {
             for index in (0..vertex.parallelism).map(SubtaskIndex) {
                 let subtask = SubtaskId { vertex: vertex.id, index };
+                let state = states.remove(&subtask).unwrap_or_default();
                 let description = TaskDescription {
                     subtask,
                     parallelism: vertex.parallelism,
@@ -170,14 +249,21 @@ impl Job {
                     inputs: channels.inputs.remove(&subtask).unwrap_or_default(),
                     outputs: channels.outputs(&self.program.graph, subtask),
                     restored: was_restored,
-                    state: states.remove(&subtask).unwrap_or_default(),
-                    options: TaskOptions::default(),
+                    state: state.operators,
+                    in_flight: state.in_flight,
+                    options: TaskOptions { batch_rows: 64, ..TaskOptions::default() },
                     clock: Arc::new(|| Timestamp(0)),
                 };
                 self.tasks.push(Task::new(description, Arc::new(|| {})));
             }
         }
+        self.pumps = channels.pumps;
     }
+}
+
+fn handle(share: &InFlight, graph: &JobGraph) -> InFlightHandle {
+    let bytes = share.encode().expect("it can be written");
+    share.handle(graph, 0, bytes.len() as u64, StateData::Inline { bytes }).expect("the edge is there")
 }
 
 fn handles(uid: OperatorUid, subtask: SubtaskIndex, state: OperatorState) -> OperatorSnapshot {
@@ -192,26 +278,39 @@ fn handles(uid: OperatorUid, subtask: SubtaskIndex, state: OperatorState) -> Ope
 
 /// All channels of a graph, before tasks take their ends.
 struct Channels {
+    pumps: Vec<Pump>,
     inputs: BTreeMap<SubtaskId, Vec<InputChannel>>,
     outputs: BTreeMap<(usize, SubtaskIndex), Vec<OutputChannel>>,
 }
 
 impl Channels {
-    fn of(graph: &JobGraph) -> Self {
-        let mut channels = Self { inputs: BTreeMap::new(), outputs: BTreeMap::new() };
+    fn of(program: &Program) -> Self {
+        let graph = &program.graph;
+        let mut channels = Self { pumps: Vec::new(), inputs: BTreeMap::new(), outputs: BTreeMap::new() };
         let parallelism = |vertex: VertexId| graph.vertices[vertex.0 as usize].parallelism;
         for (number, Edge { from, to, .. }) in graph.edges.iter().enumerate() {
             for producer in (0..parallelism(*from)).map(SubtaskIndex) {
                 for consumer in (0..parallelism(*to)).map(SubtaskIndex) {
                     let edge = u32::try_from(number).expect("few edges");
                     let id = ChannelId { edge, from: producer, to: consumer };
-                    let (output, input) = channel(id, DEFAULT_WINDOW);
+                    let is_local = (producer.0 + consumer.0) % 2 == 0;
+                    let schema = &program.vertices[from.0 as usize].output_schema;
+                    let (output, input) = if is_local { channel(id, WINDOW) } else { channels.remote(id, schema) };
                     channels.outputs.entry((number, producer)).or_default().push(output);
                     channels.inputs.entry(SubtaskId { vertex: *to, index: consumer }).or_default().push(input);
                 }
             }
         }
         channels
+    }
+
+    /// A channel to another process.
+    fn remote(&mut self, id: ChannelId, schema: &SchemaRef) -> (OutputChannel, InputChannel) {
+        let (output, from) = sending_channel(id, WINDOW);
+        let (to, input) = channel(id, WINDOW);
+        let credit = i64::try_from(WINDOW).expect("a small window");
+        self.pumps.push(Pump { from, to, schema: SchemaRef::clone(schema), credit });
+        (output, input)
     }
 
     fn outputs(&mut self, graph: &JobGraph, subtask: SubtaskId) -> Vec<EdgeOutput> {

@@ -12,8 +12,11 @@ mod views;
 
 use job::{Cut, Job};
 use memory::{Connectors, SinkContent};
+use sluice_protocol::TimeSpan;
+use sluice_protocol::message::Alignment;
 use sluice_sql::PlanOptions;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use views::View;
 
 /// Key groups of every job here; few, so that each holds several keys.
@@ -82,7 +85,7 @@ fn plain() {
 #[test]
 fn restored_in_the_middle() {
     for_all(|case, connectors, seed| {
-        let cut = cut_in_the_middle(case, connectors, 2, seed);
+        let cut = cut_in_the_middle(case, connectors, 2, seed, Alignment::Aligned);
         let mut restored = job(case, connectors, 2, seed + 1);
         restored.restore(&cut);
         restored.run_to_end();
@@ -90,11 +93,55 @@ fn restored_in_the_middle() {
     });
 }
 
+/// Barriers that overtake, at once and after a while; what was in flight is restored under another parallelism.
+#[test]
+fn overtaken_and_rescaled() {
+    let in_flight = AtomicU64::new(0);
+    for_all(|case, connectors, seed| {
+        let (before, after) = [(2, 3), (3, 1), (1, 4), (2, 2)][usize::try_from(seed % 4).unwrap()];
+        let after_time = TimeSpan([0, 30][usize::try_from(seed / 4 % 2).unwrap()]);
+        let alignment = Alignment::Unaligned { after: after_time };
+        let cut = cut_in_the_middle(case, connectors, before, seed, alignment);
+        in_flight.fetch_add(cut.in_flight, Ordering::Relaxed);
+        let mut restored = job(case, connectors, after, seed + 1);
+        restored.restore(&cut);
+        restored.run_to_end();
+        connectors.content()
+    });
+    let in_flight = in_flight.into_inner();
+    assert!(in_flight > 10_000, "only {in_flight} rows were ever in flight");
+}
+
+/// FLINK-35761, FLIP-547: a checkpoint is taken while the batches of the one before are still being read, and another
+/// restore begins from it.
+#[test]
+fn overtaken_again_while_restored_batches_are_read() {
+    let again = AtomicU64::new(0);
+    for_all(|case, connectors, seed| {
+        let overtaking = Alignment::Unaligned { after: TimeSpan(0) };
+        let mut cut = cut_in_the_middle(case, connectors, 2, seed, overtaking);
+        for parallelism in [3, 1, 2] {
+            let mut restored = job(case, connectors, parallelism, seed + u64::from(parallelism));
+            restored.restore(&cut);
+            cut = restored.checkpoint(connectors, overtaking);
+            again.fetch_add(cut.aged, Ordering::Relaxed);
+            drop(restored);
+            connectors.take_back(&cut);
+        }
+        let mut restored = job(case, connectors, 2, seed + 9);
+        restored.restore(&cut);
+        restored.run_to_end();
+        connectors.content()
+    });
+    let again = again.into_inner();
+    assert!(again > 1000, "only {again} rows were ever saved again");
+}
+
 #[test]
 fn rescaled() {
     for_all(|case, connectors, seed| {
         let (before, after) = [(2, 3), (3, 1), (1, 4), (4, 2)][usize::try_from(seed % 4).unwrap()];
-        let cut = cut_in_the_middle(case, connectors, before, seed);
+        let cut = cut_in_the_middle(case, connectors, before, seed, Alignment::Aligned);
         let mut restored = job(case, connectors, after, seed + 1);
         restored.restore(&cut);
         restored.run_to_end();
@@ -104,11 +151,11 @@ fn rescaled() {
 
 /// Runs on after the checkpoint for a while, then dies; what was written after the cut is taken back, as by a
 /// transactional sink.
-fn cut_in_the_middle(case: &Case, connectors: &Connectors, parallelism: u32, seed: u64) -> Cut {
+fn cut_in_the_middle(case: &Case, connectors: &Connectors, parallelism: u32, seed: u64, alignment: Alignment) -> Cut {
     let mut job = job(case, connectors, parallelism, seed);
     let total = connectors.rows();
     job.run_until(|| connectors.rows_read() * 3 > total);
-    let cut = job.checkpoint(connectors);
+    let cut = job.checkpoint(connectors, alignment);
     job.run_until(|| connectors.rows_read() * 3 > total * 2);
     drop(job);
     connectors.take_back(&cut);
@@ -123,7 +170,7 @@ fn upserts_that_are_written_again_change_nothing() {
         let case = &CASES[0];
         let mut first = job(case, &connectors, 2, seed);
         first.run_until(|| connectors.rows_read() > 500);
-        let cut = first.checkpoint(&connectors);
+        let cut = first.checkpoint(&connectors, Alignment::Aligned);
         first.run_until(|| connectors.rows_read() > 1200);
         drop(first);
         let mut restored = job(case, &connectors, 3, seed + 1);

@@ -108,6 +108,7 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
         max_parallelism: 128,
         vertices: Vec::new(),
         operators,
+        in_flight: Vec::new(),
     }
 }
 

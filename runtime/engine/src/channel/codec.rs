@@ -8,6 +8,7 @@
 //!          kind 1 barrier     JSON of sluice_protocol::message::Barrier
 //!          kind 2 end of input, empty
 //!          kind 3 reserved for watermarks
+//!          kind 4 overtaking  JSON of `{"barrier": …, "first": n}`; the sequence is the barrier's own place
 //! ```
 //!
 //! Numbers are little endian. `message` is an Arrow IPC RecordBatch message, `body` its buffers; the schema is not
@@ -23,8 +24,10 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::read_record_batch;
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use bytes::{Buf, Bytes};
+use serde::{Deserialize, Serialize};
 use sluice_protocol::message::Barrier;
 use sluice_protocol::{Attempt, Generation, Run, SubtaskIndex};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 const VERSION: u8 = 1;
@@ -32,6 +35,7 @@ const HEADER: usize = 48;
 const BATCH: u8 = 0;
 const BARRIER: u8 = 1;
 const END_OF_INPUT: u8 = 2;
+const OVERTAKING: u8 = 4;
 
 /// Largest frame that a reader should accept; a longer length is a broken or foreign stream.
 pub const MAX_FRAME: usize = 1 << 30;
@@ -103,6 +107,7 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
         Frame::Batch(_) => BATCH,
         Frame::Barrier(_) => BARRIER,
         Frame::EndOfInput => END_OF_INPUT,
+        Frame::Overtaking { .. } => OVERTAKING,
     };
     out.extend_from_slice(&[VERSION, kind, 0, 0]);
     out.extend_from_slice(&channel.edge.to_le_bytes());
@@ -115,7 +120,10 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     out.extend_from_slice(&numbered.cost.to_le_bytes());
     match &numbered.frame {
         Frame::Batch(batch) => encode_batch(batch, &mut out).map_err(|source| FrameError::Rows { channel, source })?,
-        Frame::Barrier(barrier) => encode_barrier(barrier, &mut out)?,
+        Frame::Barrier(barrier) => write_json(barrier, &mut out)?,
+        Frame::Overtaking { barrier, first } => {
+            write_json(&Overtaking { barrier: Cow::Borrowed(barrier), first: *first }, &mut out)?;
+        }
         Frame::EndOfInput => {}
     }
     let length = u32::try_from(out.len() - 4).map_err(|_| FrameError::Malformed("a frame is longer than 4 GB"))?;
@@ -123,8 +131,14 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     Ok(out)
 }
 
-fn encode_barrier(barrier: &Barrier, out: &mut Vec<u8>) -> Result<(), FrameError> {
-    serde_json::to_writer(out, barrier).map_err(|_| FrameError::Malformed("its barrier cannot be written"))
+#[derive(Serialize, Deserialize)]
+struct Overtaking<'a> {
+    barrier: Cow<'a, Barrier>,
+    first: u64,
+}
+
+fn write_json(value: &impl Serialize, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    serde_json::to_writer(out, value).map_err(|_| FrameError::Malformed("its barrier cannot be written"))
 }
 
 fn encode_batch(batch: &Batch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
@@ -180,14 +194,18 @@ pub fn decode_frame(frame: &Bytes, schema: &SchemaRef) -> Result<(FrameHeader, N
     let payload = frame.slice(HEADER..);
     let decoded = match header.kind {
         BATCH => Frame::Batch(decode_batch(&payload, schema, header.channel)?),
-        BARRIER => Frame::Barrier(decode_barrier(&payload)?),
+        BARRIER => Frame::Barrier(read_json(&payload)?),
+        OVERTAKING => {
+            let Overtaking { barrier, first } = read_json(&payload)?;
+            Frame::Overtaking { barrier: barrier.into_owned(), first }
+        }
         END_OF_INPUT => Frame::EndOfInput,
         _ => return Err(FrameError::Malformed("its kind is unknown")),
     };
     Ok((header, NumberedFrame { sequence: header.sequence, cost: header.cost, frame: decoded }))
 }
 
-fn decode_barrier(payload: &[u8]) -> Result<Barrier, FrameError> {
+fn read_json<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, FrameError> {
     serde_json::from_slice(payload).map_err(|_| FrameError::Malformed("its barrier is cut off or garbled"))
 }
 

@@ -9,7 +9,7 @@ use arrow::array::{
 use sluice_protocol::ledger::Ends;
 use sluice_protocol::message::Alignment;
 use sluice_protocol::{Attempt, CheckpointId, Generation, Run, TimeSpan, Timestamp};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const ID: ChannelId = ChannelId { edge: 3, from: SubtaskIndex(1), to: SubtaskIndex(2) };
 const RUN: Run = Run { generation: Generation(7), attempt: Attempt(2) };
@@ -73,9 +73,95 @@ fn the_reader_is_woken_by_the_first_frame_only() {
     let (output, input) = channel(ID, 1024);
     let (waker, woken) = counter();
     input.set_waker(waker);
-    output.push(barrier(1));
-    output.push(barrier(2));
+    output.push(Frame::EndOfInput);
+    output.push(Frame::EndOfInput);
     assert_eq!(woken.load(Ordering::SeqCst), 1);
+    output.push(barrier(2));
+    assert_eq!(woken.load(Ordering::SeqCst), 2, "and by a barrier that may come to overtake");
+}
+
+fn overtaking(checkpoint: u64) -> Barrier {
+    Barrier {
+        alignment: Alignment::Unaligned { after: TimeSpan(0) },
+        ..Barrier::aligned(CheckpointId(checkpoint), Timestamp(0), None)
+    }
+}
+
+fn names(input: &InputChannel) -> Vec<String> {
+    let name = |numbered: NumberedFrame| match numbered.frame {
+        Frame::Batch(_) => numbered.sequence.to_string(),
+        Frame::Barrier(barrier) => format!("|{}", barrier.checkpoint),
+        Frame::Overtaking { barrier, first } => format!("^{} [{first}, {})", barrier.checkpoint, numbered.sequence),
+        Frame::EndOfInput => "end".to_owned(),
+    };
+    std::iter::from_fn(|| input.pop()).map(name).collect()
+}
+
+#[test]
+fn what_overtakes_comes_first_and_calls_for_attention() {
+    let (output, input) = channel(ID, 1024);
+    let attention = Arc::new(AtomicBool::new(false));
+    input.set_attention(Arc::clone(&attention));
+    output.push(Frame::Batch(batch(1)));
+    output.push(Frame::Batch(batch(1)));
+    assert!(!attention.load(Ordering::SeqCst));
+    assert!(output.push_ahead(overtaking(1)).batches.is_empty(), "what is queued inside a process has arrived");
+    output.push(Frame::Batch(batch(1)));
+    assert!(attention.load(Ordering::SeqCst));
+    assert_eq!(names(&input), ["^1 [2, 2)", "0", "1", "|1", "3"]);
+}
+
+/// Moves frames as the pumps do, without credit for batches.
+fn pump(from: &InputChannel, to: &OutputChannel, credit: &mut i64) {
+    while let Some(frame) = from.pop_with_credit(credit) {
+        to.push_received(frame).unwrap();
+    }
+}
+
+#[test]
+fn a_barrier_without_credit_overtakes_and_the_sender_keeps_what_has_not_left() {
+    let (output, sending) = sending_channel(ID, 1 << 20);
+    let (receiving, input) = channel(ID, 1 << 20);
+    for _ in 0..4 {
+        output.push(Frame::Batch(batch(100)));
+    }
+    let mut credit = 1 + batch(100).bytes() as i64;
+    pump(&sending, &receiving, &mut credit);
+    let kept = output.push_ahead(overtaking(1));
+    assert_eq!((kept.first, kept.batches.len()), (2, 2), "0 and 1 have left");
+    output.push(Frame::Batch(batch(100)));
+    pump(&sending, &receiving, &mut credit);
+    let announced = input.pop_overtaking().unwrap();
+    assert!(matches!(announced.frame, Frame::Overtaking { first: 2, .. }));
+    assert_eq!(input.queued_batches(2).len(), 2, "the receiver's share");
+    credit = 1 << 30;
+    pump(&sending, &receiving, &mut credit);
+    assert_eq!(input.queued_batches(2).len(), 2, "the sender's share came behind its barrier");
+    assert_eq!(names(&input), ["0", "1", "2", "3", "|1", "5"]);
+}
+
+#[test]
+fn word_of_a_barrier_that_does_not_fit_what_has_come_is_refused() {
+    let (receiving, _input) = channel(ID, 1024);
+    let frame = Frame::Overtaking { barrier: overtaking(1), first: 3 };
+    let refused = receiving.push_received(NumberedFrame { sequence: 5, cost: 0, frame });
+    assert_eq!(refused, Err(OutOfSequence { channel: ID, expected: 0, found: 3 }));
+}
+
+/// FLINK-27251: the timeout did not help a barrier that was stuck in an upstream output buffer.
+#[test]
+fn a_barrier_stuck_in_an_output_is_turned_there() {
+    let (output, sending) = sending_channel(ID, 1 << 20);
+    output.push(Frame::Batch(batch(100)));
+    output.push(barrier(9));
+    assert!(sending.pop_with_credit(&mut 0).is_none(), "without credit it is stuck");
+    assert!(output.holds(CheckpointId(9)));
+    let kept = output.turn(CheckpointId(9)).unwrap();
+    assert_eq!((kept.first, kept.batches.len()), (0, 1));
+    let frame = sending.pop_with_credit(&mut 0).unwrap().frame;
+    assert!(matches!(frame, Frame::Overtaking { first: 0, .. }));
+    assert_eq!(names(&sending), ["0", "|9"]);
+    assert!(output.turn(CheckpointId(9)).is_none(), "it has left");
 }
 
 #[test]
@@ -151,6 +237,11 @@ fn barriers_and_the_end_survive_the_wire() {
         let (_, decoded) = decode_frame(&bytes::Bytes::copy_from_slice(&bytes[4..]), &schema).unwrap();
         assert!(matches!(decoded.frame, Frame::Barrier(found) if found == expected));
     }
+    let frame = Frame::Overtaking { barrier: overtaking(3), first: 12 };
+    let bytes = encode_frame(RUN, ID, &NumberedFrame { sequence: 17, cost: 0, frame }).unwrap();
+    let (header, decoded) = decode_frame(&bytes::Bytes::copy_from_slice(&bytes[4..]), &schema).unwrap();
+    assert_eq!(header.sequence, 17);
+    assert!(matches!(decoded.frame, Frame::Overtaking { barrier, first: 12 } if barrier == overtaking(3)));
     let end = NumberedFrame { sequence: 1, cost: 0, frame: Frame::EndOfInput };
     let bytes = encode_frame(RUN, ID, &end).unwrap();
     let (_, decoded) = decode_frame(&bytes::Bytes::copy_from_slice(&bytes[4..]), &schema).unwrap();

@@ -5,13 +5,14 @@ use crate::channel::{ChannelId, OutputChannel, channel};
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 use sluice_protocol::SubtaskIndex;
+use sluice_protocol::message::Alignment as Mode;
 use std::sync::Arc;
 
 fn gate(channels: u32) -> (Vec<OutputChannel>, InputGate) {
     let (outputs, inputs) = (0..channels)
         .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
         .unzip();
-    (outputs, InputGate::new(inputs))
+    (outputs, InputGate::new(inputs, Vec::new(), 1 << 20))
 }
 
 fn row(value: i64) -> Frame {
@@ -24,14 +25,29 @@ fn barrier(checkpoint: u64) -> Frame {
     Frame::Barrier(Barrier::aligned(checkpoint, Timestamp(0), None))
 }
 
-/// Everything the gate has now, in short form: `5` a row, `|2` a barrier, `x1` overtaken, `end`.
+/// What was in flight, by channel: ` from 0: 1 2`.
+fn recorded(in_flight: &[InFlight]) -> String {
+    let value = |batch: &Batch| format!(" {}", batch.rows.column(0).as_primitive::<Int64Type>().value(0));
+    let share = |one: &InFlight| {
+        let age = if one.age > 0 { format!(" aged {}", one.age) } else { String::new() };
+        format!(" from {}{age}:{}", one.channel.from, one.batches.iter().map(value).collect::<String>())
+    };
+    in_flight.iter().map(share).collect()
+}
+
+/// Everything the gate has now, in short form: `5` a row, `|2` an aligned cut, `^2` an overtaking one, `=2 from 0: 7`
+/// its recorded batches, `x1` ended by a later one, `>1` passed on, `!1` too much, `end`.
 fn read(gate: &mut InputGate, now: u64) -> Vec<String> {
     std::iter::from_fn(|| gate.poll(Timestamp(now)))
         .map(|event| match event {
             GateEvent::Batch(batch) => batch.rows.column(0).as_primitive::<Int64Type>().value(0).to_string(),
             GateEvent::Aligned { barrier, .. } => format!("|{}", barrier.checkpoint),
-            GateEvent::Overtaken(checkpoint) => format!("x{checkpoint}"),
+            GateEvent::Ended(checkpoint) => format!("x{checkpoint}"),
             GateEvent::EndOfInput => "end".to_owned(),
+            GateEvent::Overtaking { barrier, .. } => format!("^{}", barrier.checkpoint),
+            GateEvent::Recorded { checkpoint, in_flight, .. } => format!("={checkpoint}{}", recorded(&in_flight)),
+            GateEvent::TooMuchInFlight { checkpoint, .. } => format!("!{checkpoint}"),
+            GateEvent::Passed(barrier) => format!(">{}", barrier.checkpoint),
         })
         .collect()
 }
@@ -98,4 +114,236 @@ fn a_gate_of_one_channel_aligns_at_once() {
         outputs[0].push(frame);
     }
     assert_eq!(read(&mut gate, 0), ["1", "|1", "2", "|2", "end"]);
+}
+
+fn with(mode: Mode, checkpoint: u64) -> Barrier {
+    Barrier { alignment: mode, ..Barrier::aligned(CheckpointId(checkpoint), Timestamp(0), None) }
+}
+
+fn ahead(checkpoint: u64) -> Barrier {
+    with(Mode::Unaligned { after: TimeSpan(0) }, checkpoint)
+}
+
+fn timed(checkpoint: u64, after: u64) -> Frame {
+    Frame::Barrier(with(Mode::Unaligned { after: TimeSpan(after) }, checkpoint))
+}
+
+#[test]
+fn at_least_once_blocks_nothing_and_cuts_with_the_last_barrier() {
+    let (outputs, mut gate) = gate(2);
+    let barrier = |checkpoint| Frame::Barrier(with(Mode::AtLeastOnce, checkpoint));
+    for frame in [row(1), barrier(1), row(3), barrier(2), row(4)] {
+        outputs[0].push(frame);
+    }
+    outputs[1].push(row(2));
+    assert_eq!(read(&mut gate, 0), ["1", "2", "3", "4"], "3 and 4 stand behind the barriers");
+    for frame in [barrier(1), row(5), barrier(2), row(6)] {
+        outputs[1].push(frame);
+    }
+    assert_eq!(read(&mut gate, 0), ["|1", "5", "|2", "6"], "two at once do not end each other");
+}
+
+#[test]
+fn the_first_barrier_that_overtakes_cuts_and_what_comes_before_the_others_is_recorded() {
+    let (outputs, mut gate) = gate(3);
+    outputs[0].push(row(1));
+    outputs[0].push(row(2));
+    outputs[1].push(row(10));
+    outputs[0].push_ahead(ahead(1));
+    outputs[0].push(row(3));
+    assert_eq!(read(&mut gate, 5), ["^1", "1", "10", "2", "3"], "rows are read on after the cut");
+    outputs[1].push(row(11));
+    outputs[2].push(row(20));
+    assert_eq!(read(&mut gate, 6), ["11", "20"]);
+    outputs[1].push(row(12));
+    outputs[1].push_ahead(ahead(1));
+    outputs[1].push(row(13));
+    assert_eq!(read(&mut gate, 7), ["12", "13"]);
+    outputs[2].push(row(21));
+    outputs[2].push(Frame::EndOfInput);
+    outputs[2].push_ahead(ahead(1));
+    let event = gate.poll_barriers(Timestamp(9));
+    match &event {
+        Some(GateEvent::Recorded { checkpoint: CheckpointId(1), alignment: TimeSpan(4), in_flight }) => {
+            assert_eq!(self::recorded(in_flight), " from 0: 1 2 from 1: 10 11 12 from 2: 20 21");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(read(&mut gate, 9), ["21"]);
+}
+
+#[test]
+fn a_task_without_room_still_hears_of_a_barrier_that_overtakes() {
+    let (outputs, mut gate) = gate(1);
+    outputs[0].push(row(1));
+    outputs[0].push_ahead(ahead(1));
+    assert!(matches!(gate.poll_barriers(Timestamp(0)), Some(GateEvent::Overtaking { .. })));
+    assert!(matches!(gate.poll_barriers(Timestamp(0)), Some(GateEvent::Recorded { .. })));
+    assert!(gate.poll_barriers(Timestamp(0)).is_none());
+    assert_eq!(read(&mut gate, 0), ["1"]);
+}
+
+#[test]
+fn an_alignment_that_ends_in_time_stays_aligned() {
+    let (outputs, mut gate) = gate(2);
+    for frame in [timed(1, 100), row(3)] {
+        outputs[0].push(frame);
+    }
+    outputs[1].push(row(1));
+    assert_eq!(read(&mut gate, 50), ["1"]);
+    assert_eq!(gate.wake_at(), Some(Timestamp(100)));
+    outputs[1].push(timed(1, 100));
+    assert_eq!(read(&mut gate, 99), ["|1", "3"]);
+    assert_eq!(gate.wake_at(), None);
+    assert_eq!(read(&mut gate, 101), [""; 0]);
+}
+
+/// FLINK-22638: after the timeout the channels that were blocked already were read again, and starved those on which
+/// the barrier had not come.
+#[test]
+fn after_the_timeout_blocked_channels_stay_blocked_until_the_barrier_came_on_all() {
+    let (outputs, mut gate) = gate(3);
+    for frame in [row(1), timed(1, 100), row(4)] {
+        outputs[0].push(frame);
+    }
+    for frame in [row(2), row(3)] {
+        outputs[1].push(frame);
+    }
+    assert_eq!(read(&mut gate, 50), ["1", "2", "3"]);
+    for frame in [row(5), timed(1, 100), row(6)] {
+        outputs[1].push(frame);
+    }
+    assert_eq!(gate.wake_at(), Some(Timestamp(100)));
+    assert_eq!(read(&mut gate, 100), ["^1", "5", "6"], "4 waits, 5 was overtaken, 6 stands behind the barrier");
+    outputs[2].push(row(7));
+    outputs[2].push(timed(1, 100));
+    assert_eq!(read(&mut gate, 120), ["=1 from 1: 5 from 2: 7", "7", "4"]);
+}
+
+#[test]
+fn a_barrier_that_is_queued_behind_rows_is_turned_where_it_stands() {
+    let (outputs, mut gate) = gate(1);
+    for frame in [row(1), row(2), timed(1, 100), row(3)] {
+        outputs[0].push(frame);
+    }
+    assert!(gate.poll_barriers(Timestamp(99)).is_none());
+    assert_eq!(read(&mut gate, 100), ["^1", "=1 from 0: 1 2", "1", "2", "3"]);
+}
+
+/// FLINK-33693: edges that must stay aligned did not go together with the barrier that overtakes after a timeout.
+#[test]
+fn a_channel_that_stays_aligned_is_waited_for_before_the_cut() {
+    for after in [0, 100] {
+        let id = |from| ChannelId { edge: from, from: SubtaskIndex(from), to: SubtaskIndex(0) };
+        let (broadcast, first) = channel(id(0), 1 << 20);
+        let (other, second) = channel(id(1), 1 << 20);
+        let mut gate = InputGate::new(vec![first.staying_aligned(), second], Vec::new(), 1 << 20);
+        let barrier = with(Mode::Unaligned { after: TimeSpan(after) }, 1);
+        for frame in [row(1), row(2), Frame::Barrier(barrier.clone()), row(3)] {
+            broadcast.push(frame);
+        }
+        other.push(row(10));
+        other.push_ahead(barrier);
+        other.push(row(11));
+        assert_eq!(read(&mut gate, 200), ["1", "2", "^1", "=1 from 1: 10", "10", "3", "11"], "after {after}");
+    }
+}
+
+/// FLINK-4975 and FLINK-18063: a checkpoint that is given up in the middle frees what it held, at once and cleanly.
+#[test]
+fn a_checkpoint_that_is_given_up_blocks_and_records_nothing_more() {
+    let (outputs, mut gate) = gate(2);
+    for frame in [row(1), barrier(1), row(2)] {
+        outputs[0].push(frame);
+    }
+    assert_eq!(read(&mut gate, 0), ["1"]);
+    gate.abandon(CheckpointId(1));
+    assert_eq!(read(&mut gate, 0), [">1", "2"], "its barrier is passed on");
+    outputs[1].push(barrier(1));
+    outputs[1].push(row(3));
+    assert_eq!(read(&mut gate, 0), ["3"]);
+    gate.abandon(CheckpointId(2));
+    outputs[1].push(row(4));
+    outputs[1].push_ahead(ahead(2));
+    assert_eq!(read(&mut gate, 0), [">2", "4"], "given up before its barrier came");
+    outputs[0].push(row(5));
+    outputs[0].push_ahead(ahead(3));
+    assert_eq!(read(&mut gate, 0), ["^3", "5"]);
+    gate.abandon(CheckpointId(3));
+    outputs[1].push_ahead(ahead(3));
+    outputs[1].push_ahead(ahead(4));
+    assert_eq!(read(&mut gate, 0), ["^4"]);
+    outputs[0].push_ahead(ahead(4));
+    assert_eq!(read(&mut gate, 0), ["=4"]);
+}
+
+#[test]
+fn a_later_barrier_ends_the_recording_of_an_earlier_one() {
+    let (outputs, mut gate) = gate(2);
+    outputs[0].push(row(1));
+    outputs[0].push_ahead(ahead(1));
+    assert_eq!(read(&mut gate, 0), ["^1", "1"]);
+    outputs[1].push(row(2));
+    outputs[1].push_ahead(ahead(2));
+    assert_eq!(read(&mut gate, 0), ["x1", "^2", "2"]);
+    outputs[0].push_ahead(ahead(2));
+    assert_eq!(read(&mut gate, 0), ["=2 from 1: 2"]);
+}
+
+/// FLINK-4975: one slow channel, and the others were recorded without bound.
+#[test]
+fn recording_is_bounded() {
+    let (outputs, inputs): (Vec<_>, Vec<_>) = (0..2)
+        .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+        .unzip();
+    let Frame::Batch(batch) = row(1) else { unreachable!() };
+    let mut gate = InputGate::new(inputs, Vec::new(), 3 * batch.bytes());
+    outputs[0].push_ahead(ahead(1));
+    for value in 1..=4 {
+        outputs[1].push(row(value));
+    }
+    assert_eq!(read(&mut gate, 0), ["^1", "1", "2", "3", "4", "!1"]);
+    outputs[1].push_ahead(ahead(1));
+    assert_eq!(read(&mut gate, 0), [""; 0]);
+}
+
+fn restored(edge: u32, age: u32, from: u32, first: u64, values: std::ops::Range<i64>) -> RestoredChannel {
+    let batch = |value| if let Frame::Batch(batch) = row(value) { batch } else { unreachable!() };
+    let channel = ChannelId { edge, from: SubtaskIndex(from), to: SubtaskIndex(0) };
+    RestoredChannel { channel, age, first, batches: values.map(batch).collect() }
+}
+
+/// FLINK-35761 (FLIP-547): no checkpoint could complete until all restored batches were drained, for hours; and of
+/// PR 14509: one that was taken meanwhile lost them.
+#[test]
+fn restored_batches_go_first_oldest_first_and_are_saved_again_by_a_checkpoint_meanwhile() {
+    let id = ChannelId { edge: 0, from: SubtaskIndex(0), to: SubtaskIndex(0) };
+    let (output, input) = channel(id, 1 << 20);
+    let in_flight = vec![restored(0, 0, 0, 4, 30..32), restored(0, 0, 0, 0, 20..22), restored(0, 1, 7, 0, 10..12)];
+    let mut gate = InputGate::new(vec![input], in_flight, 1 << 20);
+    output.push(row(1));
+    for expected in [10, 11, 20] {
+        match gate.poll(Timestamp(0)) {
+            Some(GateEvent::Batch(batch)) => {
+                assert_eq!(batch.rows.column(0).as_primitive::<Int64Type>().value(0), expected);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    output.push_ahead(ahead(1));
+    output.push(row(2));
+    assert_eq!(
+        read(&mut gate, 0),
+        ["^1", "=1 from 0 aged 1: 21 from 0 aged 1: 30 31 from 0: 1", "21", "30", "31", "1", "2"]
+    );
+}
+
+#[test]
+fn an_aligned_barrier_waits_until_restored_batches_are_read() {
+    let id = ChannelId { edge: 0, from: SubtaskIndex(0), to: SubtaskIndex(0) };
+    let (output, input) = channel(id, 1 << 20);
+    let mut gate = InputGate::new(vec![input], vec![restored(0, 0, 0, 0, 1..3)], 1 << 20);
+    output.push(barrier(1));
+    output.push(Frame::EndOfInput);
+    assert_eq!(read(&mut gate, 0), ["1", "2", "|1", "end"]);
 }

@@ -32,6 +32,7 @@ fn start(
         outputs,
         restored: false,
         state: BTreeMap::new(),
+        in_flight: Vec::new(),
         options: TaskOptions::default(),
         clock: Arc::new(|| Timestamp(0)),
     };

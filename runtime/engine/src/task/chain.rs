@@ -7,6 +7,7 @@ use super::snapshot::FrozenOperators;
 use crate::batch::Batch;
 use crate::channel::Frame;
 use crate::error::TaskError;
+use crate::in_flight::InFlight;
 use crate::operator::{Clock, Collector, Operator, OperatorContext, RestoredState, Waker};
 use crate::partition::{EdgeOutput, EdgeWriter};
 use crate::program::VertexProgram;
@@ -137,6 +138,26 @@ impl Chain {
 
     pub(super) fn send_barrier(&mut self, barrier: &Barrier) -> Result<(), TaskError> {
         self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Barrier(barrier.clone())))
+    }
+
+    /// Sends a barrier that overtakes what is queued in the outputs; returns what it overtook that is this task's to
+    /// save.
+    pub(super) fn send_ahead(&mut self, barrier: &Barrier) -> Result<Vec<InFlight>, TaskError> {
+        let mut overtaken = Vec::new();
+        for edge in &mut self.end.edges {
+            overtaken.extend(edge.send_ahead(barrier)?);
+        }
+        Ok(overtaken)
+    }
+
+    /// Whether a barrier still waits in an output to leave the process.
+    pub(super) fn holds(&self, checkpoint: CheckpointId) -> bool {
+        self.end.edges.iter().any(|edge| edge.holds(checkpoint))
+    }
+
+    /// Lets a barrier that waits in outputs overtake what is queued before it there.
+    pub(super) fn turn(&mut self, checkpoint: CheckpointId) -> Vec<InFlight> {
+        self.end.edges.iter_mut().flat_map(|edge| edge.turn(checkpoint)).collect()
     }
 
     pub(super) fn send_end(&mut self) -> Result<(), TaskError> {

@@ -44,7 +44,8 @@ impl TaskHandle {
         self.send(Command::Completed(checkpoint));
     }
 
-    /// Only this checkpoint was given up (B5): its barrier still passes, its state is not frozen any more.
+    /// Only this checkpoint was given up (B5): its barrier still passes, its state is not frozen any more, and sources
+    /// that stopped behind it go on.
     pub fn checkpoint_aborted(&self, checkpoint: CheckpointId) {
         self.send(Command::Aborted(checkpoint));
     }

@@ -1,6 +1,6 @@
 //! What a task counts. Written by the task alone, read by anyone.
 
-use sluice_protocol::Timestamp;
+use sluice_protocol::{CheckpointId, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +17,8 @@ pub struct TaskMetrics {
     pub idle_ms: AtomicU64,
     /// Time spent without room in an output (B4).
     pub back_pressured_ms: AtomicU64,
+    /// The last checkpoint for which state was frozen; 0: none.
+    pub last_cut: AtomicU64,
 }
 
 /// What a task does between two steps.
@@ -53,6 +55,10 @@ impl Meter {
 
     pub(super) const fn now_doing(&mut self, activity: Activity) {
         self.activity = activity;
+    }
+
+    pub(super) fn cut(&self, checkpoint: CheckpointId) {
+        self.metrics.last_cut.store(checkpoint.0, Ordering::Relaxed);
     }
 
     pub(super) fn rows_in(&self, rows: usize) {

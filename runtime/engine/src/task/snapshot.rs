@@ -1,15 +1,17 @@
 //! A task's part of a checkpoint, between the freeze on its thread and the upload elsewhere.
 
 use crate::error::TaskError;
+use crate::in_flight::InFlight;
 use crate::operator::{OperatorState, SnapshotWriter};
 use sluice_protocol::message::{Barrier, CheckpointMetrics};
-use sluice_protocol::{OperatorUid, SubtaskId, TimeSpan, Timestamp};
+use sluice_protocol::{CheckpointId, OperatorUid, SubtaskId, TimeSpan, Timestamp};
 use std::fmt;
 
 /// The frozen state of a chain's operators, in their order; those without state are left out.
 pub(super) type FrozenOperators = Vec<(OperatorUid, Box<dyn SnapshotWriter>)>;
 
-/// A checkpoint that waits for the sink.
+/// A checkpoint whose barrier has been taken.
+#[derive(Clone)]
 pub(super) struct SnapshotDraft {
     pub(super) barrier: Barrier,
     pub(super) alignment: TimeSpan,
@@ -17,15 +19,38 @@ pub(super) struct SnapshotDraft {
     pub(super) flushed_from: Timestamp,
 }
 
-impl SnapshotDraft {
-    pub(super) fn complete(&self, subtask: SubtaskId, operators: FrozenOperators, now: Timestamp) -> TaskSnapshot {
+/// A checkpoint whose state is frozen and whose barrier has gone on, while not all that belongs to it is known.
+pub(super) struct OpenCut {
+    pub(super) draft: SnapshotDraft,
+    pub(super) operators: FrozenOperators,
+    pub(super) frozen_at: Timestamp,
+    pub(super) in_flight: Vec<InFlight>,
+    /// Whether all that it overtook in the inputs is known.
+    pub(super) inputs_known: bool,
+    /// Whether the sink has let go of everything that was written before.
+    pub(super) sink_flushed: bool,
+    /// Whether all that it overtook in the outputs is known: its barrier has left or was turned.
+    pub(super) outputs_known: bool,
+}
+
+impl OpenCut {
+    pub(super) const fn checkpoint(&self) -> CheckpointId {
+        self.draft.barrier.checkpoint
+    }
+
+    pub(super) const fn is_complete(&self) -> bool {
+        self.inputs_known && self.sink_flushed && self.outputs_known
+    }
+
+    pub(super) fn complete(self, subtask: SubtaskId) -> TaskSnapshot {
+        let SnapshotDraft { barrier, alignment, started_at, flushed_from } = self.draft;
         let metrics = CheckpointMetrics {
-            start_delay_ms: self.started_at.since(self.barrier.triggered_at).0,
-            alignment_ms: self.alignment.0,
-            sync_ms: now.since(self.flushed_from).0,
+            start_delay_ms: started_at.since(barrier.triggered_at).0,
+            alignment_ms: alignment.0,
+            sync_ms: self.frozen_at.since(flushed_from).0,
             ..CheckpointMetrics::default()
         };
-        TaskSnapshot { barrier: self.barrier.clone(), subtask, metrics, operators }
+        TaskSnapshot { barrier, subtask, metrics, in_flight: self.in_flight, operators: self.operators }
     }
 }
 
@@ -37,6 +62,8 @@ pub struct TaskSnapshot {
     pub subtask: SubtaskId,
     /// What is known so far; `async_ms` and `bytes` are for whoever writes and uploads.
     pub metrics: CheckpointMetrics,
+    /// The batches that the barrier overtook: take them before [`TaskSnapshot::write`], and store them with the state.
+    pub in_flight: Vec<InFlight>,
     operators: FrozenOperators,
 }
 
@@ -57,6 +84,7 @@ impl fmt::Debug for TaskSnapshot {
             .field("barrier", &self.barrier)
             .field("subtask", &self.subtask)
             .field("metrics", &self.metrics)
+            .field("in_flight", &self.in_flight.len())
             .field("operators", &uids)
             .finish()
     }

@@ -1,5 +1,8 @@
 //! Tasks stepped by hand, with real operators: cuts, back-pressure, lingering rows, ends, restores.
 
+mod modes;
+mod worked;
+
 use super::*;
 use crate::batch::Batch;
 use crate::channel::{ChannelId, Frame, OutputChannel, channel};
@@ -39,7 +42,8 @@ fn task(setup: Setup) -> Task {
         outputs: setup.outputs,
         restored: setup.state.is_some(),
         state: setup.state.unwrap_or_default(),
-        options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50) },
+        in_flight: Vec::new(),
+        options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
         clock: Arc::new(|| Timestamp(0)),
     };
     Task::new(description, Arc::new(|| {}))

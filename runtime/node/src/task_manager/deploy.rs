@@ -3,7 +3,7 @@
 use crate::data_plane::{Incoming, Outgoing};
 use crate::edge;
 use crate::job::JobDescription;
-use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel};
+use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel, sending_channel};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::task::{TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
@@ -57,6 +57,7 @@ pub(crate) fn plan(job: &JobDescription, own: &TaskManagerId, deployment: &Deplo
             outputs: wiring.outputs.remove(&task.subtask).unwrap_or_default(),
             restored: task.restore.is_some(),
             state: BTreeMap::new(),
+            in_flight: Vec::new(),
             options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
             clock: edge::clock(),
         })
@@ -111,8 +112,12 @@ impl Wiring<'_> {
         if !from_here && !to_here {
             return Ok(None);
         }
-        let (output, input) = channel(id, DEFAULT_WINDOW);
+        let make = if to_here { channel } else { sending_channel };
+        let (output, input) = make(id, DEFAULT_WINDOW);
         if to_here {
+            let broadcast = job.program.graph.edges.get(id.edge as usize);
+            let broadcast = broadcast.is_some_and(|edge| edge.partitioning == Partitioning::Broadcast);
+            let input = if broadcast { input.staying_aligned() } else { input };
             self.inputs.entry(receiver).or_default().push(input);
             if from_here {
                 return Ok(Some(output));

@@ -3,16 +3,18 @@
 //! A file that cannot be read is tried again a few times, then fails the restore by its name; that spends no restart
 //! (F2).
 
-use super::Equipment;
+use super::{Equipment, in_flight};
 use crate::job_manager::store::jittered;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
+use sluice_engine::in_flight::RestoredChannel;
 use sluice_engine::operator::{RestoredKeyed, RestoredState};
 use sluice_protocol::failure::Failure;
 use sluice_protocol::message::TaskDeployment;
 use sluice_protocol::state::{StateData, SubtaskState};
 use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 use tracing::warn;
 
@@ -20,8 +22,14 @@ const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const PARALLEL: usize = 8;
 
-/// The state of each operator of one task.
-pub(crate) type TaskState = BTreeMap<OperatorUid, RestoredState>;
+/// What one task restores.
+#[derive(Default)]
+pub(crate) struct TaskState {
+    /// The state of each operator.
+    pub(crate) operators: BTreeMap<OperatorUid, RestoredState>,
+    /// What was in flight on its input edges.
+    pub(crate) in_flight: Vec<RestoredChannel>,
+}
 
 /// Fetches everything that these tasks restore.
 ///
@@ -40,7 +48,9 @@ pub(crate) async fn fetch(
     let mut states = BTreeMap::new();
     for task in tasks {
         if let Some(restore) = &task.restore {
-            states.insert(task.subtask, assemble(equipment, task.subtask, restore, &files)?);
+            let operators = assemble(equipment, task.subtask, restore, &files)?;
+            let in_flight = in_flight::fetch(equipment, task.subtask, &restore.in_flight).await?;
+            states.insert(task.subtask, TaskState { operators, in_flight });
         }
     }
     Ok(states)
@@ -54,10 +64,22 @@ fn file_paths(state: &SubtaskState) -> impl Iterator<Item = String> {
 }
 
 async fn fetch_file(equipment: &Equipment, path: &str) -> Result<Bytes, Failure> {
+    fetch_range(equipment, path, None).await
+}
+
+/// A file, or a part of it.
+///
+/// # Errors
+/// When it cannot be read, by its name.
+pub(super) async fn fetch_range(
+    equipment: &Equipment,
+    path: &str,
+    range: Option<Range<u64>>,
+) -> Result<Bytes, Failure> {
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
     for attempt in 1..=TRIES {
-        last = match try_fetch(equipment, path).await {
+        last = match try_fetch(equipment, path, range.clone()).await {
             Ok(bytes) => return Ok(bytes),
             Err(message) => message,
         };
@@ -70,9 +92,13 @@ async fn fetch_file(equipment: &Equipment, path: &str) -> Result<Bytes, Failure>
     Err(Failure::external("StateUnreadable", format!("state file {path} cannot be read: {last}")))
 }
 
-async fn try_fetch(equipment: &Equipment, path: &str) -> Result<Bytes, String> {
+async fn try_fetch(equipment: &Equipment, path: &str, range: Option<Range<u64>>) -> Result<Bytes, String> {
     let (store, key) = equipment.storage.executor.resolve(path).map_err(|failure| failure.to_string())?;
-    match store.get(&key).await {
+    let got = match range {
+        Some(range) => store.get_range(&key, range).await,
+        None => store.get(&key).await,
+    };
+    match got {
         Ok(Some(bytes)) => Ok(bytes),
         Ok(None) => Err("it does not exist, though the checkpoint refers to it".to_owned()),
         Err(failure) => Err(failure.to_string()),
@@ -85,13 +111,13 @@ fn assemble(
     subtask: SubtaskId,
     restore: &SubtaskState,
     files: &BTreeMap<String, Bytes>,
-) -> Result<TaskState, Failure> {
+) -> Result<BTreeMap<OperatorUid, RestoredState>, Failure> {
     let program = &equipment.job.program;
     let vertex = subtask.vertex.0 as usize;
     let parallelism = program.graph.vertices.get(vertex).map_or(1, |vertex| vertex.parallelism);
     let own = KeyGroupRange::of_subtask(subtask.index, parallelism, program.graph.max_parallelism);
     let source = program.vertices.get(vertex).and_then(|vertex| vertex.source.as_ref());
-    let mut state = TaskState::new();
+    let mut state: BTreeMap<OperatorUid, RestoredState> = BTreeMap::new();
     for operator in &restore.operators {
         let restored = state.entry(operator.uid.clone()).or_default();
         restored.restored = true;

@@ -3,7 +3,7 @@
 //! With a savepoint everything is stored twice: for recovery, and in files of the savepoint's own, which need no other
 //! (K4).
 
-use super::Equipment;
+use super::{Equipment, in_flight};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::error::TaskError;
@@ -59,9 +59,9 @@ impl Place {
 }
 
 /// Where the files of one snapshot go.
-struct Target {
+pub(super) struct Target {
     /// The store and the key of the directory in it; `None`: all state travels inline.
-    directory: Option<(Arc<dyn ObjectStore>, String)>,
+    pub(super) directory: Option<(Arc<dyn ObjectStore>, String)>,
 }
 
 impl Target {
@@ -82,11 +82,12 @@ impl Target {
 ///
 /// # Errors
 /// When it cannot be encoded or stored: the checkpoint is to be declined.
-pub(crate) async fn store(equipment: &Equipment, place: Place, snapshot: TaskSnapshot) -> Result<Stored, Failure> {
+pub(crate) async fn store(equipment: &Equipment, place: Place, mut snapshot: TaskSnapshot) -> Result<Stored, Failure> {
     let started = Instant::now();
     let mut metrics = snapshot.metrics;
     place.check_wanted()?;
     let savepoint = snapshot.barrier.savepoint.clone();
+    let in_flight = std::mem::take(&mut snapshot.in_flight);
     let written = tokio::task::spawn_blocking(move || snapshot.write()).await;
     let operators = written
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("writing the snapshot failed: {error}"))))
@@ -99,8 +100,12 @@ pub(crate) async fn store(equipment: &Equipment, place: Place, snapshot: TaskSna
             Some(store_operators(&target, &place, operators.clone()).await?)
         }
     };
-    let state = store_operators(&Target::of_checkpoint(equipment, &place), &place, operators).await?;
-    metrics.bytes = state.operators.iter().flat_map(|operator| &operator.keyed).map(|keyed| keyed.data.size()).sum();
+    let target = Target::of_checkpoint(equipment, &place);
+    let mut state = store_operators(&target, &place, operators).await?;
+    state.in_flight = in_flight::store(equipment, &target, &place, in_flight).await?;
+    metrics.in_flight_bytes = state.in_flight.iter().map(|handle| handle.length).sum();
+    let keyed = state.operators.iter().flat_map(|operator| &operator.keyed);
+    metrics.bytes = keyed.map(|keyed| keyed.data.size()).sum::<u64>() + metrics.in_flight_bytes;
     metrics.full_bytes = metrics.bytes;
     metrics.async_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Stored { state, savepoint, metrics })
@@ -144,7 +149,7 @@ async fn store_operators(target: &Target, place: &Place, operators: Vec<Numbered
         .buffered(PARALLEL)
         .try_collect()
         .await?;
-    Ok(SubtaskState { operators })
+    Ok(SubtaskState { operators, in_flight: Vec::new() })
 }
 
 async fn store_operator(target: &Target, place: &Place, numbered: Numbered) -> Result<OperatorSnapshot, Failure> {
@@ -165,7 +170,7 @@ async fn store_piece(
     let Piece { sequence, name, key_groups, rows, bytes } = piece;
     let data = match &target.directory {
         None => {
-            check_fits(uid, bytes.len())?;
+            check_fits(&format!("state of operator '{uid}'"), bytes.len())?;
             StateData::Inline { bytes: bytes.to_vec() }
         }
         Some(_) if bytes.len() < INLINE_LIMIT => StateData::Inline { bytes: bytes.to_vec() },
@@ -174,12 +179,12 @@ async fn store_piece(
     Ok(KeyedStateHandle { name, key_groups, rows, data })
 }
 
-fn check_fits(uid: &OperatorUid, size: usize) -> Result<(), Failure> {
+pub(super) fn check_fits(what: &str, size: usize) -> Result<(), Failure> {
     if size <= JOB_MANAGER_LIMIT {
         return Ok(());
     }
     let text = format!(
-        "state of operator '{uid}' takes {size} bytes, but storage JobManager holds at most {JOB_MANAGER_LIMIT} per state; \
+        "{what} takes {size} bytes, but storage JobManager holds at most {JOB_MANAGER_LIMIT} per state; \
          set spec.checkpointing.storage to a file:/// or s3:// address"
     );
     Err(Failure::restart("StateTooLarge", Fault::User, text))
@@ -192,10 +197,20 @@ async fn upload(
     sequence: u32,
     bytes: Bytes,
 ) -> Result<StateData, Failure> {
-    place.check_wanted()?;
     let Place { run, subtask, checkpoint, .. } = *place;
     let nonce = crate::edge::random_id();
-    let name = paths::state_file(run, checkpoint, subtask, sequence, &nonce);
+    upload_as(store, directory, place, paths::state_file(run, checkpoint, subtask, sequence, &nonce), bytes).await
+}
+
+/// Uploads under a name that nobody else uses.
+pub(super) async fn upload_as(
+    store: &Arc<dyn ObjectStore>,
+    directory: &str,
+    place: &Place,
+    name: String,
+    bytes: Bytes,
+) -> Result<StateData, Failure> {
+    place.check_wanted()?;
     let size = bytes.len() as u64;
     match store.put_if_absent(&format!("{directory}/{name}"), bytes).await {
         // The nonce makes the name ours alone: who finds it taken has put it before, with these bytes.

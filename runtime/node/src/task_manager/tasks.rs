@@ -64,7 +64,8 @@ impl ActiveRun {
     ) -> std::io::Result<()> {
         for mut description in std::mem::take(&mut self.waiting) {
             let subtask = description.subtask;
-            description.state = states.remove(&subtask).unwrap_or_default();
+            let state = states.remove(&subtask).unwrap_or_default();
+            (description.state, description.in_flight) = (state.operators, state.in_flight);
             let name = graph.vertices.get(subtask.vertex.0 as usize).map(|vertex| vertex.name.clone());
             let teller = Teller { run: self.run, subtask, listener: Arc::clone(listener) };
             let task = runner::spawn(description, move |event| teller.tell(Told::Event(event)))?;
@@ -177,6 +178,8 @@ struct CheckpointCounters {
     acknowledged: AtomicU64,
     declined: AtomicU64,
     bytes: AtomicU64,
+    in_flight_bytes: AtomicU64,
+    alignment_millis: AtomicU64,
     millis: AtomicU64,
 }
 
@@ -194,9 +197,11 @@ impl Board {
     /// A checkpoint of a task was stored.
     pub(crate) fn acknowledged(&self, subtask: SubtaskId, metrics: &CheckpointMetrics) {
         if let Some(posted) = self.lock().get(&subtask) {
-            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, .. } = metrics;
+            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, in_flight_bytes, .. } = metrics;
             posted.checkpoints.acknowledged.fetch_add(1, Ordering::Relaxed);
             posted.checkpoints.bytes.store(*bytes, Ordering::Relaxed);
+            posted.checkpoints.in_flight_bytes.store(*in_flight_bytes, Ordering::Relaxed);
+            posted.checkpoints.alignment_millis.store(*alignment_ms, Ordering::Relaxed);
             let millis = start_delay_ms + alignment_ms + sync_ms + async_ms;
             posted.checkpoints.millis.store(millis, Ordering::Relaxed);
         }
@@ -235,6 +240,8 @@ impl Posted {
             checkpoints: read(&self.checkpoints.acknowledged),
             declined: read(&self.checkpoints.declined),
             state_bytes: read(&self.checkpoints.bytes),
+            in_flight_bytes: read(&self.checkpoints.in_flight_bytes),
+            alignment_ms: read(&self.checkpoints.alignment_millis),
             checkpoint_ms: read(&self.checkpoints.millis),
         }
     }

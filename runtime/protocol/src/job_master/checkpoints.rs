@@ -147,6 +147,11 @@ impl JobMaster {
         (id, triggered_at): (CheckpointId, Timestamp),
         states: BTreeMap<SubtaskId, SubtaskState>,
     ) -> Metadata {
+        let (mut operators, mut in_flight) = (Vec::new(), Vec::new());
+        for state in states.into_values() {
+            operators.extend(state.operators);
+            in_flight.extend(state.in_flight);
+        }
         Metadata {
             version: metadata::VERSION,
             job: self.config.job.clone(),
@@ -158,7 +163,8 @@ impl JobMaster {
             key_group_function: key_group::NAME.to_owned(),
             max_parallelism: self.config.graph.max_parallelism,
             vertices: describe_vertices(&self.config.graph),
-            operators: states.into_values().flat_map(|state| state.operators).collect(),
+            operators,
+            in_flight,
             details: self.history.get(id).cloned().map(Box::new),
         }
     }

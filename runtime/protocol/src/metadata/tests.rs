@@ -49,6 +49,7 @@ fn snapshot(parallelism: u32) -> Metadata {
         max_parallelism: 128,
         vertices: describe_vertices(&graph(parallelism)),
         operators,
+        in_flight: vec![],
     }
 }
 
@@ -109,6 +110,90 @@ fn a_changed_max_parallelism_is_refused() {
     let changed = JobGraph { max_parallelism: 64, ..graph(1) };
     let error = assign_state(&snapshot(1), &changed, "d", true).unwrap_err();
     assert_eq!(error, RestoreError::MaxParallelismChanged { found: 128, expected: 64 });
+}
+
+fn in_flight(to: u32, receivers: u32, partitioning: Partitioning) -> InFlightHandle {
+    InFlightHandle {
+        edge: "source -> count".into(),
+        partitioning,
+        from: SubtaskIndex(0),
+        to: SubtaskIndex(to),
+        receivers,
+        age: 0,
+        first: 3,
+        rows: 5,
+        offset: 100,
+        length: 50,
+        data: StateData::File { path: "in-flight".into(), size: 1000 },
+    }
+}
+
+fn readers(metadata: &Metadata, graph: &JobGraph) -> Vec<u32> {
+    let assigned = assign_state(metadata, graph, "s3://b/chk-50", false).unwrap();
+    let reads = |subtask: &SubtaskId| !assigned[subtask].in_flight.is_empty();
+    assert!(assigned.keys().filter(|subtask| reads(subtask)).all(|subtask| subtask.vertex == VertexId(1)));
+    (0..graph.vertices[1].parallelism)
+        .filter(|index| reads(&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(*index) }))
+        .collect()
+}
+
+fn hash() -> Partitioning {
+    Partitioning::Hash { keys: vec![0] }
+}
+
+#[test]
+fn batches_in_flight_go_to_the_receivers_that_may_own_their_rows() {
+    let metadata = Metadata { in_flight: vec![in_flight(1, 2, hash())], ..snapshot(2) };
+    assert_eq!(Metadata::from_bytes(&metadata.to_bytes().unwrap(), "x"), Ok(metadata.clone()));
+    assert_eq!(readers(&metadata, &graph(2)), [1]);
+    assert_eq!(readers(&metadata, &graph(1)), [0]);
+    assert_eq!(readers(&metadata, &graph(4)), [2, 3]);
+    assert_eq!(readers(&metadata, &graph(3)), [1, 2], "key groups 64 to 127 are spread over the last two of three");
+    let assigned = assign_state(&metadata, &graph(1), "s3://b/chk-50", false).unwrap();
+    let state = &assigned[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }];
+    let data = StateData::File { path: "s3://b/chk-50/in-flight".into(), size: 1000 };
+    assert_eq!(state.in_flight, [InFlightHandle { data, ..in_flight(1, 2, hash()) }]);
+}
+
+#[test]
+fn batches_that_are_not_keyed_go_to_one_subtask_by_a_fixed_rule() {
+    let rebalanced = |parallelism| {
+        let edge = Edge { partitioning: Partitioning::Rebalance, ..graph(1).edges[0].clone() };
+        JobGraph { edges: vec![edge], ..graph(parallelism) }
+    };
+    let metadata = Metadata { in_flight: vec![in_flight(3, 4, Partitioning::Rebalance)], ..snapshot(4) };
+    assert_eq!(readers(&metadata, &rebalanced(4)), [3]);
+    assert_eq!(readers(&metadata, &rebalanced(2)), [1]);
+    assert_eq!(readers(&metadata, &rebalanced(3)), [0]);
+}
+
+#[test]
+fn batches_of_an_edge_that_is_gone_or_changed_are_refused_by_name() {
+    let foreign = InFlightHandle { edge: "source -> sum".into(), ..in_flight(0, 1, hash()) };
+    let metadata = Metadata { in_flight: vec![foreign], ..snapshot(1) };
+    let error = assign_state(&metadata, &graph(1), "d", false).unwrap_err();
+    let (unmatched, offered) = ("'source -> sum'".into(), "'source -> count'".into());
+    assert_eq!(error, RestoreError::UnmatchedInFlight { unmatched, offered });
+    let allowed = assign_state(&metadata, &graph(1), "d", true).unwrap();
+    assert!(allowed.values().all(|state| state.in_flight.is_empty()));
+    let metadata = Metadata { in_flight: vec![in_flight(0, 1, Partitioning::Hash { keys: vec![1] })], ..snapshot(1) };
+    let error = assign_state(&metadata, &graph(1), "d", true).unwrap_err();
+    assert!(matches!(error, RestoreError::EdgeChanged { .. }), "{error}");
+}
+
+/// FLINK-40269: two inputs from one upstream, and the state of one channel went to the other's gate.
+#[test]
+fn two_edges_between_the_same_operators_keep_their_batches_apart() {
+    let twice = |graph: JobGraph| JobGraph { edges: vec![graph.edges[0].clone(), graph.edges[0].clone()], ..graph };
+    let graph = twice(graph(3));
+    assert_eq!(graph.edge_name(0).unwrap(), "source -> count");
+    assert_eq!(graph.edge_name(1).unwrap(), "source -> count #2");
+    let second = InFlightHandle { edge: "source -> count #2".into(), ..in_flight(0, 1, hash()) };
+    let metadata = Metadata { in_flight: vec![second, in_flight(0, 1, hash())], ..snapshot(1) };
+    let assigned = assign_state(&metadata, &graph, "d", false).unwrap();
+    let state = &assigned[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(2) }];
+    let edges: Vec<&str> = state.in_flight.iter().map(|handle| handle.edge.as_str()).collect();
+    assert_eq!(edges, ["source -> count #2", "source -> count"]);
 }
 
 proptest! {

@@ -9,7 +9,10 @@ use sluice_protocol::message::{
     Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment,
     ToTaskManager,
 };
-use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use sluice_protocol::graph::Partitioning;
+use sluice_protocol::state::{
+    InFlightHandle, KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState,
+};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, KeyGroupRange, OperatorUid, ProcessId, Run, SubtaskId, SubtaskIndex,
     TaskManagerId, TimeSpan, Timestamp, VertexId,
@@ -55,7 +58,22 @@ fn state() -> impl Strategy<Value = SubtaskState> {
                 keyed,
                 splits,
             });
-    prop::collection::vec(operator, 0..3).prop_map(|operators| SubtaskState { operators })
+    let in_flight = (any::<String>(), any::<u32>(), any::<[u64; 4]>());
+    let in_flight = in_flight.prop_map(|(edge, index, [first, rows, offset, length])| InFlightHandle {
+        edge,
+        partitioning: Partitioning::Hash { keys: vec![index as usize] },
+        from: SubtaskIndex(index),
+        to: SubtaskIndex(index / 2),
+        receivers: index,
+        age: index / 3,
+        first,
+        rows,
+        offset,
+        length,
+        data: StateData::Inline { bytes: vec![1, 2] },
+    });
+    (prop::collection::vec(operator, 0..3), prop::collection::vec(in_flight, 0..3))
+        .prop_map(|(operators, in_flight)| SubtaskState { operators, in_flight })
 }
 
 fn deployment() -> impl Strategy<Value = Deployment> {

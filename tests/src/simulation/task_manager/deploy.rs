@@ -2,7 +2,8 @@
 
 use super::{ActiveRun, Effect, Loading, Merged, Operation, Receiver, Sender, TaskManager, store};
 use crate::simulation::check::RESTORE_UNAVAILABLE;
-use sluice_engine::channel::{ChannelId, Frame, channel};
+use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
+use sluice_engine::in_flight;
 use sluice_engine::operator::{Clock, RestoredKeyed};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::task::{Task, TaskDescription, TaskOptions};
@@ -81,7 +82,8 @@ impl TaskManager {
         if producer_at != *me && consumer_at != *me {
             return;
         }
-        let (output, input) = channel(id, self.setup.window);
+        let make = if consumer_at == *me { channel } else { sending_channel };
+        let (output, input) = make(id, self.setup.window);
         if producer_at == *me {
             let edges = active
                 .outputs
@@ -102,8 +104,22 @@ impl TaskManager {
         let restored = restore.is_some();
         let parallelism = self.setup.program.graph.vertices[subtask.vertex.0 as usize].parallelism;
         let source = self.setup.program.vertices[subtask.vertex.0 as usize].source.clone();
-        let mut loading = Loading { restored, state: BTreeMap::new(), missing: 0 };
-        for snapshot in restore.map(|state| state.operators).unwrap_or_default() {
+        let mut loading = Loading { restored, state: BTreeMap::new(), in_flight: vec![], missing: 0 };
+        let SubtaskState { operators, in_flight } = restore.unwrap_or_default();
+        for mut handle in in_flight {
+            let StateData::Inline { bytes } = std::mem::replace(&mut handle.data, StateData::Inline { bytes: vec![] })
+            else {
+                continue;
+            };
+            match in_flight::restore(&handle, &bytes.into(), &self.setup.program, subtask) {
+                Ok(channel) => loading.in_flight.push(channel),
+                Err(error) => {
+                    let failure = error.to_failure();
+                    self.effects.push(Effect::Send(FromTaskManager::TaskFailed { run, subtask, failure }));
+                }
+            }
+        }
+        for snapshot in operators {
             let OperatorSnapshot { uid, keyed, splits, .. } = snapshot;
             let state = loading.state.entry(uid.clone()).or_default();
             let owned = splits.into_iter().filter(|split| {
@@ -143,7 +159,8 @@ impl TaskManager {
                 outputs: active.outputs.remove(&subtask).unwrap_or_default(),
                 restored: loading.restored,
                 state: loading.state,
-                options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20) },
+                in_flight: loading.in_flight,
+                options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20), ..TaskOptions::default() },
                 clock: Clock::clone(&self.setup.clock),
             };
             active.tasks.push(Task::new(description, Arc::new(|| {})));
@@ -204,6 +221,8 @@ impl Merged {
                         }
                     }
                     Frame::Batch(batch) => self.output.push(Frame::Batch(batch)),
+                    // The barrier itself follows.
+                    Frame::Overtaking { .. } => {}
                 }
             }
         }

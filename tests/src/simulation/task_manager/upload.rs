@@ -1,20 +1,34 @@
 //! From a frozen state to an acknowledgement: files of state through the world's store (K2).
 
 use super::{Acknowledgement, Effect, Operation, TaskManager, store};
+use sluice_engine::error::TaskError;
+use sluice_engine::in_flight::InFlight;
 use sluice_engine::operator::OperatorState;
 use sluice_engine::task::TaskSnapshot;
 use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::graph::JobGraph;
 use sluice_protocol::message::FromTaskManager;
 use sluice_protocol::paths::state_file;
-use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
+use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, Run, SubtaskId};
 
+/// What was in flight always travels inline here.
+fn inline_handle(share: &InFlight, graph: &JobGraph) -> Result<InFlightHandle, TaskError> {
+    let bytes = share.encode()?;
+    let handle = share.handle(graph, 0, bytes.len() as u64, StateData::Inline { bytes });
+    handle.ok_or_else(|| TaskError::Internal(format!("{} is not in the graph", share.channel)))
+}
+
 impl TaskManager {
-    pub(super) fn upload(&mut self, run: Run, snapshot: TaskSnapshot) {
+    pub(super) fn upload(&mut self, run: Run, mut snapshot: TaskSnapshot) {
         let (checkpoint, subtask) = (snapshot.barrier.checkpoint, snapshot.subtask);
-        let states = match snapshot.write() {
-            Ok(states) => states,
+        let graph = self.setup.program.graph.clone();
+        let in_flight = std::mem::take(&mut snapshot.in_flight);
+        let in_flight = in_flight.iter().map(|share| inline_handle(share, &graph)).collect::<Result<Vec<_>, _>>();
+        let written = snapshot.write().and_then(|states| Ok((states, in_flight?)));
+        let (states, in_flight) = match written {
+            Ok(written) => written,
             Err(error) => {
                 let failure = error.to_failure();
                 return self.effects.push(Effect::Send(FromTaskManager::Decline { run, subtask, checkpoint, failure }));
@@ -49,7 +63,7 @@ impl TaskManager {
             }
             operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, splits });
         }
-        let state = SubtaskState { operators };
+        let state = SubtaskState { operators, in_flight };
         if missing == 0 {
             return self.acknowledge(run, checkpoint, subtask, state);
         }

@@ -400,7 +400,7 @@ impl Bench {
                 data: StateData::Inline { bytes: vec![0; self.state_bytes] },
             });
         }
-        SubtaskState { operators: vec![operator] }
+        SubtaskState { operators: vec![operator], in_flight: vec![] }
     }
 
     pub(super) fn decline(&mut self, id: u64, failure: Failure) {

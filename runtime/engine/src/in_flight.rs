@@ -1,0 +1,229 @@
+//! Batches that an unaligned barrier overtook: as part of a snapshot, and as read back (B2, B3).
+//!
+//! The bytes of one channel's batches: the schema, then a frame per batch in the channel's own codec.
+//!
+//! ```text
+//! "SLUICE-F" u32 version = 1   u32 length   schema as Arrow IPC writes it   { u32 length   frame } …
+//! ```
+//!
+//! Numbers are little endian. Callers rely on: what [`InFlight::encode`] wrote, [`decode`] reads whatever program runs
+//! now, and a schema that is not the edge's is refused by name.
+
+#[cfg(test)]
+mod tests;
+
+use crate::batch::Batch;
+use crate::channel::codec::{FrameError, decode_frame, encode_frame};
+use crate::channel::{ChannelId, Frame, NumberedFrame};
+use crate::error::TaskError;
+use crate::partition::rows_of_subtask;
+use crate::program::Program;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::convert::IpcSchemaEncoder;
+use bytes::{Buf, Bytes};
+use sluice_protocol::graph::{JobGraph, Partitioning};
+use sluice_protocol::state::{InFlightHandle, StateData};
+use sluice_protocol::{Run, SubtaskId, SubtaskIndex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"SLUICE-F";
+const VERSION: u32 = 1;
+
+/// Batches of one channel that belong to a snapshot.
+#[derive(Debug)]
+pub struct InFlight {
+    /// The channel; of those that were restored, the consumer is this task.
+    pub channel: ChannelId,
+    /// How many restores they have waited through already: older ones go first (B3).
+    pub age: u32,
+    /// Orders what several subtasks saved of one channel: what stood earlier has the lower number.
+    pub first: u64,
+    /// The batches, in order.
+    pub batches: Vec<Batch>,
+}
+
+impl InFlight {
+    /// Rows in all batches.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.len() as u64).sum()
+    }
+
+    /// The handle of these batches once they are stored at `offset` of `data`; `None` for an edge that the graph does not
+    /// have.
+    #[must_use]
+    pub fn handle(&self, graph: &JobGraph, offset: u64, length: u64, data: StateData) -> Option<InFlightHandle> {
+        let number = self.channel.edge as usize;
+        let edge = graph.edges.get(number)?;
+        Some(InFlightHandle {
+            edge: graph.edge_name(number)?,
+            partitioning: edge.partitioning.clone(),
+            from: self.channel.from,
+            to: self.channel.to,
+            receivers: graph.vertices.get(edge.to.0 as usize)?.parallelism,
+            age: self.age,
+            first: self.first,
+            rows: self.rows(),
+            offset,
+            length,
+            data,
+        })
+    }
+
+    /// The bytes to store. Slow: not for the task's thread.
+    ///
+    /// # Errors
+    /// When Arrow cannot write the rows.
+    pub fn encode(&self) -> Result<Vec<u8>, TaskError> {
+        let mut out = Vec::from(*MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        let schema = self.batches.first().map_or_else(|| Arc::new(Schema::empty()), |batch| batch.rows.schema());
+        let message = IpcSchemaEncoder::new().schema_to_fb(&schema);
+        let message = message.finished_data();
+        out.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        out.extend_from_slice(message);
+        for (sequence, batch) in (self.first..).zip(&self.batches) {
+            let frame = NumberedFrame { sequence, cost: batch.bytes() as u64, frame: Frame::Batch(batch.clone()) };
+            out.extend(encode_frame(Run::default(), self.channel, &frame).map_err(|error| unwritable(&error))?);
+        }
+        Ok(out)
+    }
+}
+
+fn unwritable(error: &FrameError) -> TaskError {
+    TaskError::Internal(format!("batches that were in flight cannot be stored: {error}"))
+}
+
+/// Batches of one old channel, to be processed before anything of the edge's new channels.
+#[derive(Debug)]
+pub struct RestoredChannel {
+    /// The edge and the producer, both as they were numbered when the batches were saved, and the subtask that reads
+    /// them now.
+    pub channel: ChannelId,
+    /// As [`InFlight::age`].
+    pub age: u32,
+    /// As [`InFlight::first`].
+    pub first: u64,
+    /// In order; none is empty.
+    pub batches: VecDeque<Batch>,
+}
+
+impl RestoredChannel {
+    /// What orders them: older ones first, then channel by channel, in each by place.
+    #[must_use]
+    pub fn order(&self) -> impl Ord + use<> {
+        (std::cmp::Reverse(self.age), self.channel, self.first)
+    }
+}
+
+/// Reads what a handle describes, as the subtask that is to process it: `bytes` are those from the handle's offset on.
+///
+/// # Errors
+/// As [`decode`]; also when the program has no such edge.
+pub fn restore(
+    handle: &InFlightHandle,
+    bytes: &Bytes,
+    program: &Program,
+    subtask: SubtaskId,
+) -> Result<RestoredChannel, TaskError> {
+    let graph = &program.graph;
+    let number = (0..graph.edges.len()).find(|edge| graph.edge_name(*edge).as_ref() == Some(&handle.edge));
+    let edge = number.and_then(|number| Some((u32::try_from(number).ok()?, graph.edges.get(number)?)));
+    let unknown = || TaskError::IncompatibleState(format!("the program has no edge '{}'", handle.edge));
+    let (number, edge) = edge.ok_or_else(unknown)?;
+    let schema = program.vertices.get(edge.from.0 as usize).map(|vertex| vertex.output_schema.clone());
+    let share = Share {
+        partitioning: &edge.partitioning,
+        subtask: subtask.index,
+        parallelism: graph.vertices.get(edge.to.0 as usize).map_or(1, |vertex| vertex.parallelism),
+        max_parallelism: graph.max_parallelism,
+    };
+    let batches = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
+    let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
+    Ok(RestoredChannel { channel, age: handle.age, first: handle.first, batches })
+}
+
+/// Which rows of an old channel a subtask takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Share<'a> {
+    /// How the edge spreads rows.
+    pub partitioning: &'a Partitioning,
+    /// The subtask.
+    pub subtask: SubtaskIndex,
+    /// Of how many.
+    pub parallelism: u32,
+    /// Number of key groups.
+    pub max_parallelism: u16,
+}
+
+/// Reads what [`InFlight::encode`] wrote, and leaves the rows that belong to this subtask: of a hash edge by their
+/// key groups, of others all.
+///
+/// # Errors
+/// When the bytes are damaged, or their schema is not the edge's.
+pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str) -> Result<VecDeque<Batch>, TaskError> {
+    let damaged = |what: &str| {
+        TaskError::IncompatibleState(format!(
+            "stored batches of edge '{edge}' cannot be read: {what}; the file is damaged or another program's: choose \
+             another snapshot"
+        ))
+    };
+    let mut rest = bytes.clone();
+    if rest.len() < 16 || rest[..8] != MAGIC[..] {
+        return Err(damaged("they do not begin as they should"));
+    }
+    rest.advance(8);
+    let version = rest.get_u32_le();
+    if version != VERSION {
+        return Err(damaged(&format!("they have format version {version}, this release reads {VERSION}")));
+    }
+    let length = rest.get_u32_le() as usize;
+    if rest.len() < length {
+        return Err(damaged("they are cut off"));
+    }
+    check_schema(&rest.split_to(length), expected, edge)?;
+    let mut batches = VecDeque::new();
+    while !rest.is_empty() {
+        if rest.len() < 4 {
+            return Err(damaged("they are cut off"));
+        }
+        let length = rest.get_u32_le() as usize;
+        if rest.len() < length {
+            return Err(damaged("they are cut off"));
+        }
+        let (_, frame) = decode_frame(&rest.split_to(length), expected).map_err(|error| damaged(&error.to_string()))?;
+        let Frame::Batch(batch) = frame.frame else { return Err(damaged("a frame holds no rows")) };
+        batches.extend(own_rows(batch, share)?);
+    }
+    Ok(batches)
+}
+
+fn own_rows(batch: Batch, share: Share<'_>) -> Result<Option<Batch>, TaskError> {
+    let own = match share.partitioning {
+        Partitioning::Hash { keys } if share.parallelism > 1 => {
+            rows_of_subtask(batch, keys, share.subtask, share.parallelism, share.max_parallelism)?
+        }
+        _ => Some(batch),
+    };
+    Ok(own.filter(|batch| !batch.is_empty()))
+}
+
+fn check_schema(message: &[u8], expected: &SchemaRef, edge: &str) -> Result<(), TaskError> {
+    let found = arrow::ipc::root_as_schema(message).ok().map(arrow::ipc::convert::fb_to_schema).ok_or_else(|| {
+        TaskError::IncompatibleState(format!("the schema of stored batches of edge '{edge}' is damaged"))
+    })?;
+    if found.fields() == expected.fields() {
+        return Ok(());
+    }
+    let describe = |schema: &Schema| {
+        let columns = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+        columns.collect::<Vec<_>>().join(", ")
+    };
+    Err(TaskError::IncompatibleState(format!(
+        "the snapshot holds batches in flight on edge '{edge}' with columns ({}), the program's edge has ({}); a changed \
+         program starts from a savepoint, which holds none, or from an aligned checkpoint",
+        describe(&found),
+        describe(expected)
+    )))
+}
