@@ -54,6 +54,8 @@ pub struct Coverage {
     pub entries: u64,
     /// Completed checkpoints, each compared with the input.
     pub checkpoints: u64,
+    /// Those that held batches in flight.
+    pub in_flight: u64,
     /// Failed checkpoints.
     pub failed_checkpoints: u64,
     /// Attempts after the first of their generation.
@@ -82,6 +84,7 @@ impl Coverage {
         self.runs += other.runs;
         self.entries += other.entries;
         self.checkpoints += other.checkpoints;
+        self.in_flight += other.in_flight;
         self.failed_checkpoints += other.failed_checkpoints;
         self.restarts += other.restarts;
         self.generations += other.generations;

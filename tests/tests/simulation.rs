@@ -77,6 +77,21 @@ fn objects_that_nobody_removes_are_found() {
     is_found(Bug::Sweep);
 }
 
+#[test]
+fn a_senders_share_that_is_not_saved_is_found() {
+    is_found(Bug::SenderShare);
+}
+
+#[test]
+fn restored_batches_that_are_not_saved_again_are_found() {
+    is_found(Bug::RestoredShare);
+}
+
+#[test]
+fn batches_in_flight_restored_out_of_order_are_found() {
+    is_found(Bug::InFlightOrder);
+}
+
 /// The same seed is the same world, event by event.
 #[test]
 fn a_seed_replays() {

@@ -14,7 +14,6 @@
 mod generator;
 mod options;
 mod reader;
-mod throttle;
 
 #[cfg(test)]
 mod tests;

@@ -20,5 +20,6 @@ mod json;
 mod kafka;
 mod options;
 mod print;
+mod throttle;
 
 pub use catalog::catalog;

@@ -11,8 +11,9 @@ use crate::simulation::task_manager::{Setup, TaskManager};
 use crate::simulation::world::{Event, Process, World, process_id};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Directive, Event as MasterEvent, JobMasterConfig, StartFrom};
+use sluice_protocol::message::Alignment;
 use sluice_protocol::options::{
-    CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, TolerableFailures, Unlimited,
+    CheckpointingMode, CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, TolerableFailures, Unlimited,
 };
 use sluice_protocol::restart::{CountedFailure, FailureCounts, RestartDecision, RestartPolicy};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Timestamp};
@@ -142,16 +143,22 @@ impl World {
         let scenario = &self.scenario;
         let tolerable =
             scenario.tolerable.map_or(TolerableFailures::Unlimited(Unlimited::Unlimited), TolerableFailures::Count);
+        let alignment_timeout =
+            if let Alignment::Unaligned { after } = scenario.alignment { Some(after) } else { None };
         let checkpointing = CheckpointingSpec {
             interval: TimeSpan(scenario.interval_millis),
             timeout: TimeSpan(scenario.timeout_millis),
             max_concurrent: scenario.max_concurrent,
             retained: scenario.retained,
             tolerable_failures: tolerable,
-            mode: Default::default(),
+            mode: if scenario.alignment == Alignment::AtLeastOnce {
+                CheckpointingMode::AtLeastOnce
+            } else {
+                CheckpointingMode::ExactlyOnce
+            },
             min_pause: TimeSpan(0),
-            unaligned: false,
-            alignment_timeout: TimeSpan(0),
+            unaligned: alignment_timeout.is_some(),
+            alignment_timeout: alignment_timeout.unwrap_or_default(),
             retention: Default::default(),
             storage: ROOT.to_owned(),
             savepoint_storage: None,
@@ -211,11 +218,11 @@ impl World {
             name,
             generation: Generation(generation),
             slots: self.scenario.slots,
-            program: program::program(program::Events::new(&self.scenario), self.parallelism(), &self.view),
+            program: program::program(program::Events::new(&self.scenario), self.parallelism(), &self.view, self.scenario.stalls),
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
             window: self.rng.usize(300..6000),
-            unaligned: self.scenario.bug == Some(Bug::Alignment),
+            bug: self.scenario.bug,
         };
         let seed = self.rng.u64(..);
         self.task_managers.push(TaskManager::new(setup, seed));

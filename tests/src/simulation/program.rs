@@ -6,12 +6,13 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
-use sluice_engine::operator::{Clock, OperatorFactory, RestoredState};
+use sluice_engine::in_flight::{self, Share};
+use sluice_engine::operator::{Clock, Collector, Operator, OperatorContext, OperatorFactory, RestoredState};
 use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
 use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
 use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
-use sluice_protocol::state::SplitState;
+use sluice_protocol::state::{InFlightHandle, SplitState, StateData};
 use sluice_protocol::{SubtaskIndex, VertexId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -84,12 +85,13 @@ pub type View = Arc<Mutex<Counts>>;
 /// # Panics
 /// Never: the GROUP BY is well formed.
 #[must_use]
-pub fn program(events: Events, parallelism: u32, view: &View) -> Program {
+pub fn program(events: Events, parallelism: u32, view: &View, stalls: u32) -> Program {
     let factory = GroupAggregateFactory::new(group_by()).expect("a well-formed GROUP BY");
     let output_schema = factory.output_schema();
     let source: Arc<dyn SourceFactory> = Arc::new(events);
-    let sink: Arc<dyn SinkFactory> = Arc::new(ViewSink(Arc::clone(view)));
+    let sink: Arc<dyn SinkFactory> = Arc::new(ViewSink { view: Arc::clone(view), stalls, seed: events.seed });
     let operator: Arc<dyn OperatorFactory> = Arc::new(factory);
+    let order: Arc<dyn OperatorFactory> = Arc::new(OrderFactory);
     let vertices = vec![
         VertexProgram {
             source: Some(("events".into(), source)),
@@ -99,7 +101,7 @@ pub fn program(events: Events, parallelism: u32, view: &View) -> Program {
         },
         VertexProgram {
             source: None,
-            operators: vec![("counts".into(), operator)],
+            operators: vec![("order".into(), order), ("counts".into(), operator)],
             sink: Some(("view".into(), sink)),
             output_schema,
         },
@@ -118,7 +120,8 @@ pub fn graph(parallelism: u32) -> JobGraph {
         operators,
     };
     let source = vertex(0, vec![operator("events", OperatorKind::Source)]);
-    let counts = vertex(1, vec![operator("counts", OperatorKind::Keyed), operator("view", OperatorKind::Sink)]);
+    let order = operator("order", OperatorKind::Stateless);
+    let counts = vertex(1, vec![order, operator("counts", OperatorKind::Keyed), operator("view", OperatorKind::Sink)]);
     let edge = Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } };
     JobGraph { vertices: vec![source, counts], edges: vec![edge], max_parallelism: MAX_PARALLELISM }
 }
@@ -135,7 +138,8 @@ fn group_by() -> GroupAggregateSpec {
 }
 
 fn schema() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true), Field::new("v", DataType::Int64, true)]))
+    let columns = ["k", "v", "split", "position"];
+    Arc::new(Schema::new(columns.map(|name| Field::new(name, DataType::Int64, true)).to_vec()))
 }
 
 /// Adds the rows of a file of keyed state.
@@ -226,19 +230,92 @@ impl Source for Reader {
 
 impl Events {
     fn batch(&self, split: u32, positions: std::ops::Range<u64>) -> Result<Batch, TaskError> {
+        let at: Vec<i64> = positions.clone().map(|position| position as i64).collect();
+        let splits = vec![i64::from(split); at.len()];
         let (keys, values): (Vec<i64>, Vec<i64>) = positions.map(|position| self.row(split, position)).unzip();
-        let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(keys)), Arc::new(Int64Array::from(values))];
+        let columns = [keys, values, splits, at].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
         let rows = RecordBatch::try_new(schema(), columns).map_err(|error| TaskError::Internal(error.to_string()))?;
         Ok(Batch::inserts(rows))
     }
 }
 
-struct ViewSink(View);
-struct ViewWriter(View);
+/// How a broken order begins.
+pub const ORDER: &str = "B3: order";
+
+/// Checks that the rows of a split with one key come in order, whatever they were in between.
+#[derive(Default)]
+struct Order(BTreeMap<(i64, i64), i64>);
+
+struct OrderFactory;
+
+impl OperatorFactory for OrderFactory {
+    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
+        Ok(Box::new(Order::default()))
+    }
+
+    fn output_schema(&self) -> SchemaRef {
+        schema()
+    }
+}
+
+impl Operator for Order {
+    fn open(&mut self, _: &OperatorContext, _: RestoredState) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+        let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>().values().to_vec();
+        for ((key, split), position) in column(0).into_iter().zip(column(2)).zip(column(3)) {
+            let last = self.0.insert((split, key), position);
+            if last.is_some_and(|last| last >= position) {
+                let text = format!("{ORDER}: row {position} of split {split}, key {key}, came after {last:?}");
+                return Err(TaskError::Internal(text));
+            }
+        }
+        out.collect(batch);
+        Ok(())
+    }
+}
+
+/// Adds the rows of batches that were in flight.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn read_in_flight(handle: &InFlightHandle, into: &mut Counts) -> Result<(), String> {
+    let StateData::Inline { bytes } = &handle.data else { return Err("batches in flight are not inline".to_owned()) };
+    let share = Share {
+        partitioning: &Partitioning::Rebalance,
+        subtask: handle.to,
+        parallelism: 1,
+        max_parallelism: MAX_PARALLELISM,
+    };
+    let batches = in_flight::decode(&bytes.clone().into(), &schema(), share, &handle.edge);
+    for batch in batches.map_err(|error| error.to_string())? {
+        let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>().values().to_vec();
+        for (key, value) in column(0).into_iter().zip(column(1)) {
+            let entry = into.entry(key).or_default();
+            *entry = (entry.0 + 1, entry.1 + value);
+        }
+    }
+    Ok(())
+}
+
+struct ViewSink {
+    view: View,
+    stalls: u32,
+    seed: u64,
+}
+
+struct ViewWriter {
+    view: View,
+    stalls: u32,
+    random: fastrand::Rng,
+}
 
 impl SinkFactory for ViewSink {
     fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
-        Ok(Box::new(ViewWriter(Arc::clone(&self.0))))
+        let random = fastrand::Rng::with_seed(self.seed);
+        Ok(Box::new(ViewWriter { view: Arc::clone(&self.view), stalls: self.stalls, random }))
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {
@@ -247,13 +324,18 @@ impl SinkFactory for ViewSink {
 }
 
 impl Sink for ViewWriter {
-    fn open(&mut self, _: SinkContext) -> Result<(), TaskError> {
+    fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
+        self.random = fastrand::Rng::with_seed(self.random.u64(..) ^ u64::from(context.operator.subtask.0));
         Ok(())
+    }
+
+    fn is_writable(&mut self) -> Result<bool, TaskError> {
+        Ok(self.stalls == 0 || self.random.u32(..100) >= self.stalls)
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
         let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>();
-        let mut view = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         for row in 0..batch.rows.num_rows() {
             view.insert(column(0).value(row), (column(1).value(row), column(2).value(row)));
         }

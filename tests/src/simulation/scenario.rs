@@ -1,7 +1,9 @@
 //! What a seed decides: the job, its faults, and how people treat it.
 
 use fastrand::Rng;
+use sluice_protocol::TimeSpan;
 use sluice_protocol::job_master::Planted;
+use sluice_protocol::message::Alignment;
 
 /// A bug planted on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,12 +20,27 @@ pub enum Bug {
     Alignment,
     /// K6 broken: nobody looks for what is dead.
     Sweep,
+    /// B2 broken: what a barrier overtook at the sender is not saved.
+    SenderShare,
+    /// B3 broken: restored batches that were not read yet are not saved again.
+    RestoredShare,
+    /// B3 broken: what the sender saved is restored before what the receiver saved.
+    InFlightOrder,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Fence, Self::UnclearAppend, Self::OwnAppend, Self::Directive, Self::Alignment, Self::Sweep];
+    pub const ALL: [Self; 9] = [
+        Self::Fence,
+        Self::UnclearAppend,
+        Self::OwnAppend,
+        Self::Directive,
+        Self::Alignment,
+        Self::Sweep,
+        Self::SenderShare,
+        Self::RestoredShare,
+        Self::InFlightOrder,
+    ];
 
     /// The JobMaster's switches.
     #[must_use]
@@ -138,6 +155,10 @@ pub struct Scenario {
     pub faults: Vec<(u64, Fault)>,
     /// A stop and what follows.
     pub upgrade: Option<(u64, Upgrade)>,
+    /// What barriers do where rows are queued.
+    pub alignment: Alignment,
+    /// Of a hundred times that a sink is asked for room, how often it has none.
+    pub stalls: u32,
 }
 
 impl Scenario {
@@ -196,7 +217,26 @@ impl Scenario {
             old_pods_millis: if stuck { 90_000 } else { 12_000 },
             faults,
             upgrade,
+            alignment: Alignment::Aligned,
+            stalls: 0,
         }
+        .with_alignment()
+    }
+
+    /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.
+    fn with_alignment(mut self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0xa119_0000);
+        let after = TimeSpan(if rng.bool() { 0 } else { rng.u64(20..300) });
+        match rng.u32(..10) {
+            0..=3 => self.alignment = Alignment::Unaligned { after },
+            4 => self.alignment = Alignment::AtLeastOnce,
+            _ => return self,
+        }
+        if matches!(self.alignment, Alignment::Unaligned { .. }) {
+            self.max_concurrent = 1;
+            self.stalls = if rng.u32(..4) == 0 { 0 } else { rng.u32(80..=96) };
+        }
+        self
     }
 }
 

@@ -7,6 +7,8 @@
 mod deploy;
 mod upload;
 
+use crate::simulation::program::ORDER;
+use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, InputChannel, NumberedFrame, OutputChannel};
 use sluice_engine::in_flight::RestoredChannel;
 use sluice_engine::operator::{Clock, RestoredState};
@@ -35,6 +37,8 @@ pub enum Effect {
     Close,
     /// The process ends.
     Exit,
+    /// Something happened that may not.
+    Violate(String),
 }
 
 enum Operation {
@@ -105,8 +109,8 @@ pub struct Setup {
     pub inline_limit: usize,
     /// Window of a channel in bytes.
     pub window: usize,
-    /// Planted bug: barriers are not aligned.
-    pub unaligned: bool,
+    /// A planted bug.
+    pub bug: Option<Bug>,
 }
 
 /// One process.
@@ -266,6 +270,9 @@ impl TaskManager {
     fn on_task_event(&mut self, subtask: SubtaskId, event: TaskEvent) {
         let Some(run) = self.run() else { return };
         let message = match event {
+            TaskEvent::Failed(error) if error.to_string().starts_with(ORDER) => {
+                return self.effects.push(Effect::Violate(error.to_string()));
+            }
             TaskEvent::Running => FromTaskManager::TaskRunning { run, subtask },
             TaskEvent::Finished => FromTaskManager::TaskFinished { run, subtask },
             TaskEvent::Failed(error) => FromTaskManager::TaskFailed { run, subtask, failure: error.to_failure() },

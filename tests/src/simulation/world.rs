@@ -19,7 +19,7 @@ use sluice_engine::channel::{ChannelId, NumberedFrame};
 use sluice_engine::operator::Clock;
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
-use sluice_protocol::message::{FromTaskManager, ToTaskManager};
+use sluice_protocol::message::{Alignment, FromTaskManager, ToTaskManager};
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
 use sluice_protocol::{ProcessId, Run, Timestamp};
@@ -138,7 +138,8 @@ impl World {
     /// The world of a scenario, before its first moment.
     #[must_use]
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
-        let check = Check::new(JobPaths::new(&job()), Events::new(&scenario));
+        let mut check = Check::new(JobPaths::new(&job()), Events::new(&scenario));
+        check.at_least_once = scenario.alignment == Alignment::AtLeastOnce;
         let mut world = Self {
             rng: fastrand::Rng::with_seed(scenario.seed),
             now: 0,
@@ -441,6 +442,7 @@ impl World {
                         self.schedule(delay, Event::Grant(to, run, id, bytes));
                     }
                 }
+                Effect::Violate(what) => self.violate(what),
                 Effect::Close => {
                     if let Some(session) = self.task_managers[index].session.take() {
                         self.close(session, false);

@@ -2,8 +2,8 @@
 
 use super::generator::Columns;
 use super::options::DatagenOptions;
-use super::throttle::Throttle;
 use super::{BLOCK, SPLITS, split_name, split_number};
+use crate::throttle::Throttle;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use sluice_engine::batch::Batch;

@@ -1,14 +1,14 @@
 //! datagen → GROUP BY a BIGINT key of 100 k values, COUNT and SUM, changelog out → blackhole, parallelism 2.
 //!
-//! The ratio is taken over runs of more than ten seconds on an idle machine, with and without checkpoints in turn, the
-//! order of the two swapped from pair to pair: what drifts (heat, a neighbour) weighs on both sides alike.
+//! The ratios are taken over runs of more than ten seconds on an idle machine, with aligned, unaligned and without
+//! checkpoints in turn, the order rotated from round to round: what drifts (heat, a neighbour) weighs on all alike.
 
 use crate::measure::{Usage, median, run_local};
 use anyhow::Result;
 
 const ROWS: u64 = 240_000_000;
 /// Odd, so that the median is a run.
-const PAIRS: usize = 5;
+const ROUNDS: usize = 5;
 
 fn manifest(checkpointing: &str) -> String {
     format!(
@@ -27,21 +27,26 @@ spec:
 }
 
 pub(crate) fn print() -> Result<()> {
-    let sides = [manifest("  checkpointing: {interval: 1s}\n"), manifest("")];
-    let mut usages: [Vec<Usage>; 2] = Default::default();
-    for pair in 0..PAIRS {
-        for turn in 0..2 {
-            let side = (pair + turn) % 2;
-            usages[side].push(run_local(&sides[side])?);
+    let checkpointing =
+        ["  checkpointing: {interval: 1s}\n", "", "  checkpointing: {interval: 1s, unaligned: true}\n"];
+    let mut usages: [Vec<Usage>; 3] = Default::default();
+    for round in 0..ROUNDS {
+        for turn in 0..3 {
+            let side = (round + turn) % 3;
+            usages[side].push(run_local(&manifest(checkpointing[side]))?);
         }
-        let [with, without] = usages.each_ref().map(|side| side[pair]);
-        println!("# with a checkpoint per second: {with:?}, without: {without:?}");
+        let [with, without, unaligned] = usages.each_ref().map(|side| side[round]);
+        println!("# with a checkpoint per second: {with:?}, unaligned: {unaligned:?}, without: {without:?}");
     }
-    let [with, without] = usages;
+    let [with, without, unaligned] = usages;
     let cpu = |side: &[Usage]| median(side.iter().map(|usage| usage.cpu).collect());
     let wall = |side: &[Usage]| median(side.iter().map(|usage| usage.wall).collect());
+    let ratio = wall(&without) / wall(&with);
     println!("groupby_rows_per_core {:.0} rows/s", ROWS as f64 / cpu(&with));
-    println!("groupby_checkpoint_ratio {:.3} ratio", wall(&without) / wall(&with));
-    println!("# the same by CPU time, which a busy machine changes less: {:.3}", cpu(&without) / cpu(&with));
+    println!("groupby_checkpoint_ratio {ratio:.3} ratio");
+    println!("aligned_checkpoint_ratio {ratio:.3} ratio");
+    println!("unaligned_checkpoint_ratio {:.3} ratio", wall(&without) / wall(&unaligned));
+    let by_cpu = |side: &[Usage]| cpu(&without) / cpu(side);
+    println!("# by CPU time, which a busy machine changes less: {:.3}, {:.3}", by_cpu(&with), by_cpu(&unaligned));
     Ok(())
 }

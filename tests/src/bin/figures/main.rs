@@ -6,6 +6,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::expect_used, reason = "a program that prints figures")]
 
+mod backpressure;
 mod cluster;
 mod groupby;
 mod kafka_json;
@@ -20,7 +21,11 @@ use std::process::ExitCode;
 type Figure = (&'static [&'static str], fn() -> Result<()>);
 
 const FIGURES: &[Figure] = &[
-    (&["groupby_rows_per_core", "groupby_checkpoint_ratio"], groupby::print),
+    (&["groupby_rows_per_core", "groupby_checkpoint_ratio", "aligned_checkpoint_ratio", "unaligned_checkpoint_ratio"], groupby::print),
+    (
+        &["backpressure_unaligned_seconds", "backpressure_aligned_seconds", "backpressure_timeout_seconds"],
+        backpressure::print,
+    ),
     (&["kafka_json_rows_per_core"], kafka_json::print),
     (&["local_start_seconds"], start::print),
     (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),

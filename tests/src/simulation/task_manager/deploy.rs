@@ -2,6 +2,7 @@
 
 use super::{ActiveRun, Effect, Loading, Merged, Operation, Receiver, Sender, TaskManager, store};
 use crate::simulation::check::RESTORE_UNAVAILABLE;
+use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
 use sluice_engine::in_flight;
 use sluice_engine::operator::{Clock, RestoredKeyed};
@@ -64,7 +65,7 @@ impl TaskManager {
                 }
             }
         }
-        if self.setup.unaligned {
+        if self.setup.bug == Some(Bug::Alignment) {
             merge_inputs(&mut active, self.setup.window);
         }
         active
@@ -112,7 +113,12 @@ impl TaskManager {
                 continue;
             };
             match in_flight::restore(&handle, &bytes.into(), &self.setup.program, subtask) {
-                Ok(channel) => loading.in_flight.push(channel),
+                Ok(mut channel) => {
+                    if self.setup.bug == Some(Bug::InFlightOrder) {
+                        channel.first = u64::MAX - channel.first;
+                    }
+                    loading.in_flight.push(channel);
+                }
                 Err(error) => {
                     let failure = error.to_failure();
                     self.effects.push(Effect::Send(FromTaskManager::TaskFailed { run, subtask, failure }));

@@ -1,6 +1,7 @@
 //! From a frozen state to an acknowledgement: files of state through the world's store (K2).
 
 use super::{Acknowledgement, Effect, Operation, TaskManager, store};
+use crate::simulation::scenario::Bug;
 use sluice_engine::error::TaskError;
 use sluice_engine::in_flight::InFlight;
 use sluice_engine::operator::OperatorState;
@@ -24,7 +25,13 @@ impl TaskManager {
     pub(super) fn upload(&mut self, run: Run, mut snapshot: TaskSnapshot) {
         let (checkpoint, subtask) = (snapshot.barrier.checkpoint, snapshot.subtask);
         let graph = self.setup.program.graph.clone();
-        let in_flight = std::mem::take(&mut snapshot.in_flight);
+        let mut in_flight = std::mem::take(&mut snapshot.in_flight);
+        let is_source = graph.is_source(subtask.vertex);
+        in_flight.retain(|share| match self.setup.bug {
+            Some(Bug::SenderShare) => !is_source,
+            Some(Bug::RestoredShare) => share.age == 0,
+            _ => true,
+        });
         let in_flight = in_flight.iter().map(|share| inline_handle(share, &graph)).collect::<Result<Vec<_>, _>>();
         let written = snapshot.write().and_then(|states| Ok((states, in_flight?)));
         let (states, in_flight) = match written {

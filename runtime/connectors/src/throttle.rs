@@ -9,7 +9,7 @@ use std::time::Duration;
 const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// Lets rows through at a rate.
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     rows_per_second: f64,
     tokens: f64,
     filled_at: Timestamp,
@@ -18,14 +18,14 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// Starts with one row, so that the slowest rate shows something at once.
-    pub(super) fn new(rows_per_second: f64, now: Timestamp, waker: Waker) -> Result<Self, std::io::Error> {
+    pub(crate) fn new(rows_per_second: f64, now: Timestamp, waker: Waker) -> Result<Self, std::io::Error> {
         Ok(Self { rows_per_second, tokens: 1.0, filled_at: now, alarm: Alarm::new(waker)? })
     }
 
     /// How many rows may go now. At most a second's worth is saved up, so that back-pressure is no loan.
     #[expect(clippy::cast_precision_loss, reason = "a span of time")]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, below a second's rows")]
-    pub(super) fn available(&mut self, now: Timestamp) -> usize {
+    pub(crate) fn available(&mut self, now: Timestamp) -> usize {
         let elapsed = now.since(self.filled_at).0 as f64 / 1000.0;
         self.filled_at = now.max(self.filled_at);
         self.tokens = (self.tokens + elapsed * self.rows_per_second).min(self.rows_per_second.max(1.0));
@@ -34,12 +34,12 @@ impl Throttle {
 
     /// Rows went.
     #[expect(clippy::cast_precision_loss, reason = "a batch of rows")]
-    pub(super) fn take(&mut self, rows: usize) {
+    pub(crate) fn take(&mut self, rows: usize) {
         self.tokens -= rows as f64;
     }
 
-    /// Wakes the task when the next row is due.
-    pub(super) fn wake_when_due(&self) {
+    /// Wakes the task when the next row may go.
+    pub(crate) fn wake_when_due(&self) {
         let missing = (1.0 - self.tokens).max(0.0) / self.rows_per_second;
         self.alarm.set(Duration::try_from_secs_f64(missing).unwrap_or(SHORTEST_SLEEP).max(SHORTEST_SLEEP));
     }
@@ -66,7 +66,7 @@ impl Alarm {
     fn new(waker: Waker) -> Result<Self, std::io::Error> {
         let shared = Arc::new(AlarmState::default());
         let state = shared.clone();
-        std::thread::Builder::new().name("datagen-alarm".to_owned()).spawn(move || state.run(&waker))?;
+        std::thread::Builder::new().name("throttle-alarm".to_owned()).spawn(move || state.run(&waker))?;
         Ok(Self { shared })
     }
 
