@@ -223,9 +223,10 @@ impl Example {
         [A, B].map(|source| {
             let queue = &self.channels[source * 2 + sum - EVEN];
             let place = [1, 2].into_iter().find_map(|checkpoint| queue.place_of(CheckpointId(checkpoint)));
-            let digits = |batches: Vec<Batch>| batches.iter().flat_map(digits).map(|digit| digit.to_string());
-            let before: Vec<String> = digits(queue.queued_batches(place.unwrap_or(u64::MAX))).collect();
-            let all: Vec<String> = digits(queue.queued_batches(u64::MAX)).collect();
+            let queued = |before: u64| -> Vec<String> {
+                queue.queued_batches(before).iter().flat_map(digits).map(|digit| digit.to_string()).collect()
+            };
+            let (before, all) = (queued(place.unwrap_or(u64::MAX)), queued(u64::MAX));
             let bar = place.map(|_| "|".to_owned());
             let after = all[before.len()..].to_vec();
             before.into_iter().chain(bar).chain(after).collect::<Vec<_>>().join(" ")
@@ -274,7 +275,7 @@ fn digits(batch: &Batch) -> Vec<i64> {
 }
 
 fn count_and_sum_of(bytes: &bytes::Bytes) -> Vec<String> {
-    let batches = read_keyed_state(bytes).unwrap();
+    let batches = read_keyed_state(bytes, usize::MAX).unwrap();
     let groups = batches.iter().flat_map(|batch| lines(&Batch::inserts(batch.project(&[2, 3]).unwrap())));
     groups.map(|line| line.trim_start_matches("+I ").to_owned()).collect()
 }
