@@ -153,7 +153,7 @@ pub enum Step {
 /// Where the rows come from.
 enum Input {
     Source { uid: OperatorUid, source: Box<dyn Source> },
-    Gate(InputGate),
+    Gate(Box<InputGate>),
 }
 
 /// What waits for the sink to be flushed.
@@ -324,7 +324,7 @@ impl Task {
                 let limit = description.options.in_flight_limit;
                 let gate = InputGate::new(description.inputs, description.in_flight, limit);
                 gate.set_waker(&self.waker);
-                Input::Gate(gate)
+                Input::Gate(Box::new(gate))
             }
         };
         Ok(Running { input, chain, waiting: None, open: None, held: None, finished: false })

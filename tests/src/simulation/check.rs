@@ -344,7 +344,9 @@ impl Check {
         if !self.at_least_once {
             return counts == expected;
         }
-        expected.iter().all(|(key, (count, sum))| counts.get(key).is_some_and(|found| found.0 >= *count && found.1 >= *sum))
+        expected
+            .iter()
+            .all(|(key, (count, sum))| counts.get(key).is_some_and(|found| found.0 >= *count && found.1 >= *sum))
     }
 
     /// A delete is about to take effect.

@@ -218,7 +218,12 @@ impl World {
             name,
             generation: Generation(generation),
             slots: self.scenario.slots,
-            program: program::program(program::Events::new(&self.scenario), self.parallelism(), &self.view, self.scenario.stalls),
+            program: program::program(
+                program::Events::new(&self.scenario),
+                self.parallelism(),
+                &self.view,
+                self.scenario.stalls,
+            ),
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
             window: self.rng.usize(300..6000),

@@ -197,7 +197,8 @@ impl Board {
     /// A checkpoint of a task was stored.
     pub(crate) fn acknowledged(&self, subtask: SubtaskId, metrics: &CheckpointMetrics) {
         if let Some(posted) = self.lock().get(&subtask) {
-            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, in_flight_bytes, .. } = metrics;
+            let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, in_flight_bytes, .. } =
+                metrics;
             posted.checkpoints.acknowledged.fetch_add(1, Ordering::Relaxed);
             posted.checkpoints.bytes.store(*bytes, Ordering::Relaxed);
             posted.checkpoints.in_flight_bytes.store(*in_flight_bytes, Ordering::Relaxed);

@@ -4,15 +4,13 @@ use crate::v1::{self, FromTaskManagerEnvelope, ToTaskManagerEnvelope};
 use proptest::prelude::*;
 use prost::Message as _;
 use sluice_protocol::failure::{Failure, Fault, Retry};
+use sluice_protocol::graph::Partitioning;
 use sluice_protocol::ledger::Ends;
 use sluice_protocol::message::{
     Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment,
     ToTaskManager,
 };
-use sluice_protocol::graph::Partitioning;
-use sluice_protocol::state::{
-    InFlightHandle, KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState,
-};
+use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, KeyGroupRange, OperatorUid, ProcessId, Run, SubtaskId, SubtaskIndex,
     TaskManagerId, TimeSpan, Timestamp, VertexId,

@@ -21,7 +21,15 @@ use std::process::ExitCode;
 type Figure = (&'static [&'static str], fn() -> Result<()>);
 
 const FIGURES: &[Figure] = &[
-    (&["groupby_rows_per_core", "groupby_checkpoint_ratio", "aligned_checkpoint_ratio", "unaligned_checkpoint_ratio"], groupby::print),
+    (
+        &[
+            "groupby_rows_per_core",
+            "groupby_checkpoint_ratio",
+            "aligned_checkpoint_ratio",
+            "unaligned_checkpoint_ratio",
+        ],
+        groupby::print,
+    ),
     (
         &["backpressure_unaligned_seconds", "backpressure_aligned_seconds", "backpressure_timeout_seconds"],
         backpressure::print,

@@ -115,7 +115,8 @@ fn a_task_that_is_back_pressured_passes_the_barrier_on_at_once() {
     let (inputs, receivers): (Vec<_>, Vec<_>) = (0..2).map(|from| channel(id(from, 0), 1 << 20)).unzip();
     let outputs = vec![EdgeOutput { partitioning: Partitioning::Forward, channels: vec![output] }];
     let program = VertexProgram { sink: None, ..aggregate_program(&Arc::default()) };
-    let mut task = task(Setup { vertex: 1, index: 0, parallelism: 1, program, inputs: receivers, outputs, state: None });
+    let mut task =
+        task(Setup { vertex: 1, index: 0, parallelism: 1, program, inputs: receivers, outputs, state: None });
     inputs[0].push(row(1, 1));
     settle(&mut task, 0);
     settle(&mut task, 50);
