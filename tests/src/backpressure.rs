@@ -72,6 +72,7 @@ pub async fn run(
         start: LocalStart::Empty,
         checkpoint_directory: directory.clone(),
         rest_bind: None,
+        control: None,
         on_status: watch(Arc::clone(&seen), checkpoints, abandon.clone()),
         stop: CancellationToken::new(),
         abandon: abandon.clone(),

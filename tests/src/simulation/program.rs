@@ -89,7 +89,7 @@ pub fn program(events: Events, parallelism: u32, view: &View, stalls: u32) -> Pr
     let factory = GroupAggregateFactory::new(group_by()).expect("a well-formed GROUP BY");
     let output_schema = factory.output_schema();
     let source: Arc<dyn SourceFactory> = Arc::new(events);
-    let sink: Arc<dyn SinkFactory> = Arc::new(ViewSink { view: Arc::clone(view), stalls, seed: events.seed });
+    let sink: Arc<dyn SinkFactory> = Arc::new(ViewSink { view: Arc::clone(view), stalls, events });
     let operator: Arc<dyn OperatorFactory> = Arc::new(factory);
     let order: Arc<dyn OperatorFactory> = Arc::new(OrderFactory);
     let vertices = vec![
@@ -303,19 +303,24 @@ pub fn read_in_flight(handle: &InFlightHandle, into: &mut Counts) -> Result<(), 
 struct ViewSink {
     view: View,
     stalls: u32,
-    seed: u64,
+    events: Events,
 }
 
 struct ViewWriter {
     view: View,
     stalls: u32,
+    /// When the sink becomes fast: the last checkpoint waits for every row, within its timeout.
+    until: u64,
+    clock: Clock,
     random: fastrand::Rng,
 }
 
 impl SinkFactory for ViewSink {
     fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
-        let random = fastrand::Rng::with_seed(self.seed);
-        Ok(Box::new(ViewWriter { view: Arc::clone(&self.view), stalls: self.stalls, random }))
+        let Self { view, stalls, events } = self;
+        let (until, random) = (events.rows * events.gap_millis, fastrand::Rng::with_seed(events.seed));
+        let clock: Clock = Arc::new(sluice_protocol::Timestamp::default);
+        Ok(Box::new(ViewWriter { view: Arc::clone(view), stalls: *stalls, until, clock, random }))
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {
@@ -326,11 +331,12 @@ impl SinkFactory for ViewSink {
 impl Sink for ViewWriter {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
         self.random = fastrand::Rng::with_seed(self.random.u64(..) ^ u64::from(context.operator.subtask.0));
+        self.clock = context.clock;
         Ok(())
     }
 
     fn is_writable(&mut self) -> Result<bool, TaskError> {
-        Ok(self.stalls == 0 || self.random.u32(..100) >= self.stalls)
+        Ok(self.stalls == 0 || (self.clock)().0 > self.until || self.random.u32(..100) >= self.stalls)
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {

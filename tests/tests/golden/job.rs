@@ -167,6 +167,9 @@ impl Job {
             });
             self.note_cuts(checkpoint, connectors, &mut written_by);
         }
+        for earlier in connectors.writers() {
+            written_by.entry(earlier).or_insert_with(|| connectors.written_by(earlier));
+        }
         let rows = in_flight.iter().map(|handle| handle.rows).sum();
         let aged = in_flight.iter().filter(|handle| handle.age > 0).map(|handle| handle.rows).sum();
         let metadata = self.metadata(operators, in_flight).to_bytes().expect("it can be written");

@@ -14,7 +14,7 @@ use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::state::SplitState;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -85,6 +85,11 @@ impl Connectors {
     /// Rows written by one subtask so far.
     pub(crate) fn written_by(&self, subtask: SubtaskIndex) -> usize {
         self.collected().rows.lock().unwrap().iter().filter(|written| written.subtask == subtask).count()
+    }
+
+    /// Subtasks that have written at all, also those of earlier jobs under another parallelism.
+    pub(crate) fn writers(&self) -> BTreeSet<SubtaskIndex> {
+        self.collected().rows.lock().unwrap().iter().map(|written| written.subtask).collect()
     }
 
     /// What the sink holds after applying all changes in order.

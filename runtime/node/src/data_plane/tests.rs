@@ -4,9 +4,9 @@ use super::{Broken, DataPlane, Incoming, OnBroken, OpenRun, Outgoing};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use sluice_engine::batch::Batch;
-use sluice_engine::channel::{ChannelId, Frame, InputChannel, OutputChannel, channel};
-use sluice_protocol::message::Barrier;
-use sluice_protocol::{Attempt, CheckpointId, Generation, Run, SubtaskIndex, TaskManagerId, Timestamp};
+use sluice_engine::channel::{ChannelId, Frame, InputChannel, OutputChannel, channel, sending_channel};
+use sluice_protocol::message::{Alignment, Barrier};
+use sluice_protocol::{Attempt, CheckpointId, Generation, Run, SubtaskIndex, TaskManagerId, TimeSpan, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -60,7 +60,7 @@ fn open_sender(
     of: Run,
     channels: u32,
 ) -> (Vec<OutputChannel>, OpenRun, mpsc::UnboundedReceiver<Broken>) {
-    let (outputs, queues) = (0..channels).map(|to| channel(id(to), WINDOW)).unzip();
+    let (outputs, queues) = (0..channels).map(|to| sending_channel(id(to), WINDOW)).unzip();
     let (on_broken, broken) = watched();
     let peer = TaskManagerId::from("b");
     let outgoing = Outgoing { peer, address: b.address().to_string(), queues };
@@ -122,6 +122,33 @@ async fn frames_arrive_in_order_with_barriers_in_their_place() {
         }
     }
     assert!(matches!(pop(&pair.inputs[0]).await, Frame::EndOfInput));
+}
+
+/// B1, B2: without a row being read, and what had not left is the sender's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_barrier_that_overtakes_arrives_though_nobody_reads() {
+    let (a, b) = (plane("a", "job").await, plane("b", "job").await);
+    let pair = pair(&a, &b, 2);
+    let (output, input) = (&pair.outputs[0], &pair.inputs[0]);
+    let frames = 10 * WINDOW as i64 / 800;
+    (0..frames).for_each(|number| output.push(batch(number * 100, 100)));
+    let mut queued = 0;
+    while input.queued_bytes() > queued || queued == 0 {
+        queued = input.queued_bytes();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let arrived = input.queued_batches(u64::MAX).len();
+    assert!(arrived < frames as usize / 2, "the window holds {arrived} batches of {frames}");
+    let unaligned = Alignment::Unaligned { after: TimeSpan(0) };
+    let barrier = Barrier { alignment: unaligned, ..Barrier::aligned(CheckpointId(1), Timestamp(1), None) };
+    let kept = output.push_ahead(barrier);
+    assert_eq!((kept.first as usize, kept.batches.len()), (arrived, frames as usize - arrived));
+    let frame = pop(input).await;
+    assert!(matches!(frame, Frame::Overtaking { first, .. } if first == arrived as u64), "{frame:?}");
+    for number in 0..frames {
+        assert_eq!(first_number(&pop(input).await), number * 100, "rows keep their order");
+    }
+    assert!(matches!(pop(input).await, Frame::Barrier(_)), "the barrier stands at its place");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
