@@ -27,8 +27,7 @@ spec:
 }
 
 pub(crate) fn print() -> Result<()> {
-    let checkpointing =
-        ["  checkpointing: {interval: 1s}\n", "", "  checkpointing: {interval: 1s, unaligned: true}\n"];
+    let checkpointing = ["  checkpointing: {interval: 1s}\n", "", "  checkpointing: {interval: 1s, unaligned: true}\n"];
     let mut usages: [Vec<Usage>; 3] = Default::default();
     for round in 0..ROUNDS {
         for turn in 0..3 {
