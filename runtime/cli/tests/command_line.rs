@@ -1,9 +1,11 @@
 //! The binary as a person meets it: what it prints, how it ends, and that killed jobs go on where they were.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+mod common;
+
+use common::{Directory, wait_for_line};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const JOB: &str = "apiVersion: sluice.dev/v1alpha1
@@ -20,75 +22,14 @@ spec:
   checkpointing: {interval: 200ms}
 ";
 
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sluice-command-line-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
-        command.args(line.split_whitespace()).current_dir(&self.0).stdin(Stdio::null()).env_remove("RUST_LOG");
-        command
-    }
-
-    fn run(&self, line: &str) -> Ran {
-        Ran::from(self.command(line).output().unwrap())
-    }
-
-    fn write_job(&self, rows: u64, rate: u64) {
-        let job = JOB.replace("ROWS", &rows.to_string()).replace("RATE", &rate.to_string());
-        std::fs::write(self.0.join("job.yaml"), job).unwrap();
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[derive(Debug)]
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Self {
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
+fn write_job(directory: &Directory, rows: u64, rate: u64) {
+    let job = JOB.replace("ROWS", &rows.to_string()).replace("RATE", &rate.to_string());
+    std::fs::write(directory.path().join("job.yaml"), job).unwrap();
 }
 
 fn signal(child: &Child, name: &str) {
     let status = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status().unwrap();
     assert!(status.success());
-}
-
-/// Reads standard error until a line holds the words.
-fn wait_for_line(child: &mut Child, words: &str) {
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let mut seen = String::new();
-    loop {
-        let mut line = String::new();
-        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "'{words}' was not said:\n{seen}");
-        seen.push_str(&line);
-        if line.contains(words) {
-            break;
-        }
-    }
-    // Whoever writes on must not be stopped by a full pipe.
-    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
 }
 
 /// The counts of all keys in the newest checkpoint.
@@ -102,7 +43,7 @@ fn counted(directory: &Directory) -> u64 {
 #[test]
 fn a_job_runs_to_its_end_and_its_checkpoint_tells_the_counts() {
     let directory = Directory::new("end");
-    directory.write_job(20_000, 20_000);
+    write_job(&directory, 20_000, 20_000);
     let ran = directory.run("run job.yaml --rest-port 0");
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.err.contains("finished"), "{ran:?}");
@@ -114,7 +55,7 @@ fn a_job_runs_to_its_end_and_its_checkpoint_tells_the_counts() {
 #[test]
 fn a_killed_job_resumes_without_losing_or_doubling_a_row() {
     let directory = Directory::new("killed");
-    directory.write_job(40_000, 10_000);
+    write_job(&directory, 40_000, 10_000);
     let mut child = directory.command("run job.yaml --rest-port 0").stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2_000));
     child.kill().unwrap();
@@ -129,7 +70,7 @@ fn a_killed_job_resumes_without_losing_or_doubling_a_row() {
 #[test]
 fn an_interrupt_stops_with_a_last_checkpoint() {
     let directory = Directory::new("interrupt");
-    directory.write_job(1_000_000, 10_000);
+    write_job(&directory, 1_000_000, 10_000);
     let mut child = directory.command("run job.yaml --rest-port 0").stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(1_500));
     signal(&child, "INT");
@@ -157,7 +98,7 @@ fn the_demo_survives_a_kill() {
 #[test]
 fn a_snapshot_is_restored_by_path() {
     let directory = Directory::new("snapshot");
-    directory.write_job(10_000, 100_000);
+    write_job(&directory, 10_000, 100_000);
     assert_eq!(directory.run("run job.yaml --rest-port 0").code, Some(0));
     let listed = directory.run("checkpoint list ./sluice-checkpoints").out;
     let path = listed.split_whitespace().find(|word| word.contains("/chk-")).unwrap();
@@ -176,7 +117,7 @@ fn a_snapshot_is_restored_by_path() {
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     let directory = Directory::new("wrong");
-    directory.write_job(10, 10);
+    write_job(&directory, 10, 10);
     for (line, code, words) in [
         ("run missing.yaml", 2, "missing.yaml"),
         ("run job.yaml --resume --rest-port 0", 2, "--resume: there is nothing to resume"),
@@ -199,7 +140,7 @@ fn what_is_wrong_is_said_with_its_place() {
 #[test]
 fn manifests_are_validated_and_planned_without_running() {
     let directory = Directory::new("validate");
-    directory.write_job(10, 10);
+    write_job(&directory, 10, 10);
     let valid = directory.run("validate job.yaml");
     assert_eq!((valid.code, valid.out.contains("job.yaml: ok")), (Some(0), true), "{valid:?}");
     let plan = directory.run("plan job.yaml");
@@ -215,7 +156,7 @@ fn manifests_are_validated_and_planned_without_running() {
 #[test]
 fn a_process_in_a_pod_ends_when_it_is_told() {
     let directory = Directory::new("told");
-    directory.write_job(10, 10);
+    write_job(&directory, 10, 10);
     let who = "--manifest job.yaml --namespace a --name b --uid c --generation 1 --rest-port 0";
     let job_manager = format!("jobmanager {who} --rpc-bind 127.0.0.1:0");
     let task_manager = format!("taskmanager {who} --id tm --job-manager 127.0.0.1:1 --data-bind 127.0.0.1:0");

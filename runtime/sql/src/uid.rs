@@ -1,7 +1,8 @@
 //! Stable ids of operators (design §9): from the statement as written, before any optimiser sees it (F3).
 //!
-//! `<sink table>.<kind>(<keys>)`, with the chain of stateful operators above it in between; projections, filters and
-//! the order of columns do not take part. The hint `/*+ UID('name') */` after SELECT takes the place of the derived id
+//! `<sink table>.<kind>(<keys>)`, with the chain of stateful operators below it in between, innermost first: what feeds
+//! an operator decides what its state means, so it keeps its id when another is put on top and loses it when another is
+//! put below. Projections, filters and the order of columns do not take part. The hint `/*+ UID('name') */` after SELECT takes the place of the derived id
 //! of that SELECT's aggregation, and, on the outermost SELECT, of the sink table in the ids of the statement.
 
 use crate::catalog::Tables;
@@ -27,7 +28,7 @@ impl Uids {
     /// Derives them from an INSERT's query.
     pub(crate) fn new(validator: Validator<'_>, sink: &str, query: &Query) -> Result<Self, SqlError> {
         let mut uids = Self { prefix: sink.to_owned(), aggregates: Vec::new() };
-        let mut chain = String::new();
+        let mut found = Vec::new();
         let mut is_outermost = true;
         let mut next = select_of(query);
         while let Some(select) = next {
@@ -36,9 +37,7 @@ impl Uids {
                 uids.prefix.clone_from(hint);
             }
             if validator.is_aggregating(select) {
-                chain = format!("{chain}.group-aggregate({})", key_names(validator.tables, select).join(","));
-                let uid = hint.unwrap_or_else(|| format!("{}{chain}", uids.prefix));
-                uids.aggregates.push(OperatorUid(uid));
+                found.push((format!(".group-aggregate({})", key_names(validator.tables, select).join(",")), hint));
             }
             is_outermost = false;
             next = select.from.first().and_then(|from| match &from.relation {
@@ -46,7 +45,18 @@ impl Uids {
                 _ => None,
             });
         }
+        uids.name(found);
         Ok(uids)
+    }
+
+    /// Names aggregations, which are given outermost first, each with its hint.
+    fn name(&mut self, aggregations: Vec<(String, Option<String>)>) {
+        let mut chain = self.prefix.clone();
+        for (step, hint) in aggregations.into_iter().rev() {
+            chain.push_str(&step);
+            self.aggregates.push(OperatorUid(hint.unwrap_or_else(|| chain.clone())));
+        }
+        self.aggregates.reverse();
     }
 
     /// Of the scan of a table.

@@ -14,7 +14,7 @@ use sluice_engine::program::Program;
 use sluice_engine::task::{Step, Task, TaskDescription, TaskEvent, TaskOptions};
 use sluice_protocol::graph::{Edge, JobGraph};
 use sluice_protocol::message::{Alignment, Barrier};
-use sluice_protocol::metadata::{self, Metadata};
+use sluice_protocol::metadata::{self, Metadata, RestoreError};
 use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskId, SubtaskIndex, Timestamp, VertexId, key_group,
@@ -34,6 +34,13 @@ pub(crate) struct Cut {
     /// Those of them that had been in flight at an earlier cut already.
     pub(crate) aged: u64,
     pub(crate) written_by: BTreeMap<SubtaskIndex, usize>,
+}
+
+impl Cut {
+    /// As the next job reads it.
+    pub(crate) fn metadata(&self) -> Metadata {
+        Metadata::from_bytes(&self.metadata, "the checkpoint").expect("it was just written")
+    }
 }
 
 /// What one subtask restores.
@@ -91,8 +98,14 @@ impl Job {
 
     /// Begins from a checkpoint, which may be of another parallelism.
     pub(crate) fn restore(&mut self, cut: &Cut) {
-        let metadata = Metadata::from_bytes(&cut.metadata, "the checkpoint").expect("it was just written");
-        let assigned = metadata::assign_state(&metadata, &self.program.graph, "file:///none", false).expect("it fits");
+        self.try_restore(cut, false).expect("it fits");
+    }
+
+    /// The same of another program, which may not fit.
+    pub(crate) fn try_restore(&mut self, cut: &Cut, allow_non_restored_state: bool) -> Result<(), RestoreError> {
+        let metadata = cut.metadata();
+        let graph = &self.program.graph;
+        let assigned = metadata::assign_state(&metadata, graph, "file:///none", allow_non_restored_state)?;
         let states = assigned.into_iter().map(|(subtask, state)| {
             let mut operators: BTreeMap<OperatorUid, RestoredState> = BTreeMap::new();
             for snapshot in state.operators {
@@ -105,6 +118,7 @@ impl Job {
             (subtask, Restored { operators, in_flight: state.in_flight.iter().map(read).collect() })
         });
         self.restored = Some(states.collect());
+        Ok(())
     }
 
     fn take_snapshot(

@@ -6,6 +6,7 @@
 // A test's helper panics: that is how a test fails.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 
+mod changes;
 mod job;
 mod memory;
 mod views;
@@ -152,7 +153,10 @@ fn rescaled() {
 /// Runs on after the checkpoint for a while, then dies; what was written after the cut is taken back, as by a
 /// transactional sink.
 fn cut_in_the_middle(case: &Case, connectors: &Connectors, parallelism: u32, seed: u64, alignment: Alignment) -> Cut {
-    let mut job = job(case, connectors, parallelism, seed);
+    cut_of(job(case, connectors, parallelism, seed), connectors, alignment)
+}
+
+fn cut_of(mut job: Job, connectors: &Connectors, alignment: Alignment) -> Cut {
     let total = connectors.rows();
     job.run_until(|| connectors.rows_read() * 3 > total);
     let cut = job.checkpoint(connectors, alignment);

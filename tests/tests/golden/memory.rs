@@ -48,11 +48,7 @@ pub(crate) struct Connectors {
 
 impl Connectors {
     pub(crate) fn new(views: &[View]) -> Self {
-        let splits = (0..SPLITS).map(|split| {
-            // Splits of different lengths, the first one empty.
-            let of_split = views.iter().enumerate().filter(|(row, _)| 1 + row % 7 % (SPLITS - 1) == split);
-            batch(&of_split.map(|(_, view)| view).collect::<Vec<_>>())
-        });
+        let splits = (0..SPLITS).map(|split| batch(&of_split(views, split).collect::<Vec<_>>()));
         Self { splits: Arc::new(splits.collect()), rows_read: Arc::default(), collected: Mutex::new(None) }
     }
 
@@ -101,6 +97,28 @@ impl Connectors {
             AcceptedKinds::All | AcceptedKinds::InsertOnly => changed(&rows),
         }
     }
+}
+
+/// Splits of different lengths, the first one empty.
+fn of_split(views: &[View], split: usize) -> impl Iterator<Item = &View> {
+    views.iter().enumerate().filter(move |(row, _)| 1 + row % 7 % (SPLITS - 1) == split).map(|(_, view)| view)
+}
+
+/// The views that the sources of a job had read at the cut, and those that they had not.
+pub(crate) fn read_before(views: &[View], cut: &Cut) -> (Vec<View>, Vec<View>) {
+    let metadata = cut.metadata();
+    let positions =
+        metadata.operators.iter().flat_map(|operator| &operator.splits).map(|SplitState { split, state }| {
+            let position = state["position"].as_u64().and_then(|position| usize::try_from(position).ok());
+            (split.parse::<usize>().expect("splits are numbers"), position.expect("a position"))
+        });
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (split, position) in positions {
+        before.extend(of_split(views, split).take(position).cloned());
+        after.extend(of_split(views, split).skip(position).cloned());
+    }
+    assert_eq!(before.len() + after.len(), views.len(), "each split has one position");
+    (before, after)
 }
 
 fn upserted(rows: &[Written], primary_key: &[usize]) -> SinkContent {

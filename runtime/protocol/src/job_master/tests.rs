@@ -2,6 +2,7 @@
 //! overtakes is the simulation's part.
 
 mod bench;
+mod restore;
 mod savepoints;
 
 use crate::failure::{ExitKind, Failure, Fault};

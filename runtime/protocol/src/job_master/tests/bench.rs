@@ -95,6 +95,10 @@ impl Store {
         self.objects.insert(key.to_owned(), bytes.to_vec());
     }
 
+    pub(super) fn remove(&mut self, key: &str) {
+        self.objects.remove(key);
+    }
+
     pub(super) fn copy(&mut self, from: &str, to: &str) {
         let bytes = self.objects[from].clone();
         self.objects.insert(to.to_owned(), bytes);

@@ -1,0 +1,163 @@
+//! Snapshots as a person handles them: named in every way, moved, given to other jobs, damaged. The counts of the restored
+//! job are compared with what the numbers 0, 1, 2, … must come to.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod common;
+
+use common::{Directory, wait_for_line};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// So many that state is too large for `_metadata` and lies in files of its own.
+const KEYS: u64 = 5000;
+const NUMBERS: u64 = 60_000;
+
+/// Counts and sums by key of the numbers below [`NUMBERS`], as SQL text of a manifest.
+fn manifest(name: &str, rate: u64, more: &str) -> String {
+    format!(
+        "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: {name}}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE numbers (n BIGINT) WITH ('connector'='datagen', 'rows-per-second'='{rate}',
+        'fields.n.kind'='sequence', 'fields.n.start'='0', 'fields.n.end'='{}');
+      CREATE TABLE counts (k BIGINT, c BIGINT, s BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
+      INSERT INTO counts SELECT n % {KEYS} AS k, COUNT(*) AS c, SUM(n) AS s FROM numbers GROUP BY n % {KEYS};
+  checkpointing: {{interval: 200ms}}
+{more}",
+        NUMBERS - 1
+    )
+}
+
+fn write(directory: &Directory, name: &str, manifest: &str) {
+    std::fs::write(directory.path().join(name), manifest).unwrap();
+}
+
+/// A job that was interrupted in the middle, and the directory of its last checkpoint.
+fn interrupted(name: &str) -> (Directory, PathBuf) {
+    let directory = Directory::new(name);
+    write(&directory, "job.yaml", &manifest("numbers", NUMBERS / 6, "  parallelism: 2\n"));
+    let mut child = directory.command("run job.yaml --rest-port 0").stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while !holds_state_file(directory.path()) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no state was stored");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(child.wait().unwrap().success());
+    let listed = directory.run("checkpoint list ./sluice-checkpoints").out;
+    let checkpoint = listed.split_whitespace().rfind(|word| word.contains("/chk-")).unwrap();
+    let checkpoint = PathBuf::from(checkpoint.strip_prefix("file://").unwrap());
+    let counted: u64 = counts(&directory, checkpoint.to_str().unwrap()).values().map(|(count, _)| count).sum();
+    assert!(counted > 0 && counted < NUMBERS, "it was interrupted in the middle, at {counted}");
+    assert!(!state_files(&checkpoint).is_empty(), "its state lies in files");
+    (directory, checkpoint)
+}
+
+fn state_files(checkpoint: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "parquet")).collect()
+}
+
+fn holds_state_file(directory: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    paths.any(|path| path.extension().is_some_and(|extension| extension == "parquet") || holds_state_file(&path))
+}
+
+/// Count and sum of each key in the newest checkpoint below a place, as `sluice checkpoint inspect` reads them.
+fn counts(directory: &Directory, place: &str) -> BTreeMap<u64, (u64, u64)> {
+    let inspected = directory.run(&format!("checkpoint inspect {place} --rows 1000000"));
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    let rows = inspected.out.lines().skip_while(|line| !line.contains("rows of '")).skip(2);
+    let numbers =
+        rows.map(|row| row.split_whitespace().skip(1).map_while(|cell| cell.parse().ok()).collect::<Vec<u64>>());
+    numbers.filter(|row| row.len() >= 3).map(|row| (row[0], (row[1], row[2]))).collect()
+}
+
+fn expected() -> BTreeMap<u64, (u64, u64)> {
+    let mut counts: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for number in 0..NUMBERS {
+        let (count, sum) = counts.entry(number % KEYS).or_default();
+        (*count, *sum) = (*count + 1, *sum + number);
+    }
+    counts
+}
+
+/// Restores a place by the job of this manifest and runs it to its end.
+fn restore(directory: &Directory, manifest: &str, from: &str, number: usize) {
+    let line = format!("run {manifest} --rest-port 0 --checkpoint-dir restored-{number} -s {from}");
+    let ran = directory.run(&line);
+    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+    assert!(
+        counts(directory, &format!("restored-{number}")) == expected(),
+        "{line}: other counts than those of all numbers"
+    );
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_checkpoint_its_metadata_and_a_job_directory_start_another_job_at_another_parallelism() {
+    let (directory, checkpoint) = interrupted("ways");
+    write(&directory, "other.yaml", &manifest("other", 1_000_000, "  parallelism: 3\n"));
+    let job = checkpoint.parent().unwrap().parent().unwrap();
+    let metadata = checkpoint.join("_metadata");
+    for (number, from) in [checkpoint.as_path(), &metadata, job].into_iter().enumerate() {
+        restore(&directory, "other.yaml", from.to_str().unwrap(), number);
+    }
+    assert!(metadata.is_file(), "a foreign snapshot is never removed");
+}
+
+#[test]
+fn a_checkpoint_that_was_moved_starts_where_it_is_now() {
+    let (directory, checkpoint) = interrupted("moved");
+    copy(&checkpoint, &directory.path().join("elsewhere/backup"));
+    std::fs::remove_dir_all(directory.path().join("sluice-checkpoints")).unwrap();
+    write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 1\n"));
+    restore(&directory, "fast.yaml", "elsewhere/backup", 0);
+}
+
+/// F2: it is tried again for as long as it is missing, and nothing is restored without it.
+#[test]
+fn a_state_file_that_is_gone_is_named_and_waited_for() {
+    let (directory, checkpoint) = interrupted("gone");
+    let file = state_files(&checkpoint).remove(0);
+    let aside = directory.path().join("aside");
+    std::fs::rename(&file, &aside).unwrap();
+    write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 3\n"));
+    let line = format!("run fast.yaml --rest-port 0 --checkpoint-dir restored-0 -s {}", checkpoint.display());
+    let mut child = directory.command(&line).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_line(&mut child, "try 4 of 4");
+    assert!(child.try_wait().unwrap().is_none(), "it goes on trying");
+    std::fs::rename(&aside, &file).unwrap();
+    let begun = Instant::now();
+    assert!(child.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
+    assert!(counts(&directory, "restored-0") == expected(), "other counts than those of all numbers");
+}
+
+/// Checkpoints of released formats are restored by every later version, at another parallelism. This one was written at
+/// parallelism 2 with `manifest("golden", …)`.
+#[test]
+fn the_golden_checkpoint_of_version_1_is_restored() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/checkpoint-v1");
+    assert!(!state_files(&golden).is_empty());
+    let directory = Directory::new("golden");
+    let held = counts(&directory, golden.to_str().unwrap());
+    assert_eq!((held.len(), held.values().map(|(count, _)| count).sum::<u64>()), (5000, 13_292));
+    for (number, parallelism) in [1, 3].into_iter().enumerate() {
+        write(&directory, "job.yaml", &manifest("golden", 1_000_000, &format!("  parallelism: {parallelism}\n")));
+        restore(&directory, "job.yaml", golden.to_str().unwrap(), number);
+    }
+}

@@ -1,0 +1,114 @@
+//! What a start restores, remembers and refuses, told by what once went wrong elsewhere.
+
+use super::bench::{Bench, config};
+use super::{failure, kinds, restoring, stopped};
+use crate::failure::ExitKind;
+use crate::ids::{CheckpointId, Generation};
+use crate::job_master::{JobMasterConfig, StartFrom};
+use crate::ledger::EntryKind;
+use crate::status::JobState;
+
+const CHECKPOINT: &str = "s3://bucket/root/default/pv-1/1/chk-2";
+
+/// The same job with another id of its keyed operator.
+fn renamed(allow_non_restored_state: bool) -> JobMasterConfig {
+    let mut config = restoring("2", CHECKPOINT);
+    config.graph.vertices[1].operators[0].uid = "sum".into();
+    config.directive.start = StartFrom::Path { from: CHECKPOINT.to_owned(), allow_non_restored_state };
+    config
+}
+
+#[test]
+fn state_without_an_operator_refuses_the_start_and_names_both_sides() {
+    let refused = stopped().clone_store_for(renamed(false));
+    let exit = refused.exit.clone().unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "SnapshotIncompatible"));
+    assert!(exit.message.contains("'count'") && exit.message.contains("'sum'"), "{}", exit.message);
+    assert!(refused.ledger_of("2").is_empty());
+}
+
+/// FLINK-39513: the choice held for the first start only, and the next JobManager refused the same snapshot.
+#[test]
+fn allow_non_restored_state_holds_for_each_later_start_until_an_own_checkpoint_stands() {
+    let mut second = stopped().clone_store_for(renamed(true));
+    second.register(1);
+    assert_eq!(second.state(), JobState::Running);
+    second.fail_task(failure());
+    second.pass(1000);
+    assert_eq!(second.state(), JobState::Running, "a restart in place restores it again: {:?}", second.exit);
+    for start in [renamed(false).directive.start, StartFrom::Continue] {
+        let mut third = renamed(false);
+        third.generation = Generation(2);
+        third.directive.seen = second.ledger_of("2").len() as u64;
+        third.directive.start = start;
+        let mut third = second.clone_store_for(third);
+        third.register(1);
+        assert_eq!(third.state(), JobState::Running, "{:?}", third.exit);
+        assert_eq!(third.status().restored_from.as_ref().unwrap().path, CHECKPOINT);
+    }
+}
+
+/// FLINK-22502: a recovery left out a checkpoint that it could not read and went on with an older one.
+#[test]
+fn a_latest_checkpoint_that_cannot_be_read_is_named_and_no_older_one_is_taken() {
+    for (damage, reason) in [(None, "SnapshotNotFound"), (Some(b"no json"), "SnapshotUnreadable")] {
+        let mut three = config(1);
+        three.options.checkpointing.as_mut().unwrap().retained = 3;
+        let mut first = Bench::running(three.clone());
+        for id in 1..=3 {
+            first.pass(1000);
+            first.acknowledge_all(id);
+        }
+        let latest = "default/pv-1/1/chk-3/_metadata";
+        assert!(first.store.holds(latest) && first.store.holds("default/pv-1/1/chk-2/_metadata"));
+        first.store.remove(latest);
+        if let Some(bytes) = damage {
+            first.store.put(latest, bytes);
+        }
+        three.generation = Generation(2);
+        three.directive.seen = first.ledger().len() as u64;
+        let second = first.clone_store_for(three);
+        let exit = second.exit.clone().unwrap();
+        assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, reason), "{}", exit.message);
+        assert!(exit.message.contains("s3://bucket/root/default/pv-1/1/chk-3"), "{}", exit.message);
+        assert_eq!(second.ledger().len(), first.ledger().len(), "nothing was appended");
+    }
+}
+
+/// FLINK-22483: with the store away, a recovery blocked the JobManager, and nothing else was answered.
+#[test]
+fn a_store_that_is_away_while_a_snapshot_is_read_leaves_the_job_manager_answering() {
+    let mut first = stopped();
+    first.store.is_away = true;
+    let mut second = first.clone_store_for(restoring("2", CHECKPOINT));
+    second.pass(60_000);
+    second.register(1);
+    assert_eq!((second.state(), second.exit.as_ref()), (JobState::Starting, None));
+    assert_eq!(second.status().notices[0].reason, "StoreUnreachable");
+    second.store.is_away = false;
+    second.pass(40_000);
+    assert_eq!((second.state(), second.status().failed_attempts), (JobState::Running, 0));
+    assert_eq!(second.status().restored_from.as_ref().unwrap().path, CHECKPOINT);
+}
+
+/// FLINK-35857: a job that had failed was started from an older checkpoint than its last one.
+#[test]
+fn a_failed_job_and_a_lost_job_manager_go_on_from_the_latest_checkpoint() {
+    let mut first = Bench::running(config(1));
+    for id in 1..=2 {
+        first.pass(1000);
+        first.acknowledge_all(id);
+    }
+    first.fail_task(failure());
+    first.pass(1000);
+    assert_eq!(first.status().restored_from.as_ref().unwrap().id, CheckpointId(2));
+    first.pass(1000);
+    first.acknowledge_all(3);
+    let mut next = config(1);
+    next.generation = Generation(2);
+    next.directive.seen = 1;
+    let mut next = first.clone_store_for(next);
+    next.register(1);
+    assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(3));
+    assert!(matches!(next.ledger().last().unwrap().kind, EntryKind::Started { .. }), "{:?}", kinds(&next));
+}
