@@ -2,7 +2,7 @@
 //! ones do not, and with a timeout they end soon after it.
 
 // A test's helper panics: that is how a test fails.
-#![expect(clippy::expect_used, reason = "helpers of tests")]
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
 
 use serde_json::json;
 use sluice_tests::backpressure::{Measured, run};
