@@ -56,6 +56,8 @@ pub struct Coverage {
     pub checkpoints: u64,
     /// Those that held batches in flight.
     pub in_flight: u64,
+    /// Deltas that completed checkpoints hold.
+    pub deltas: u64,
     /// Failed checkpoints.
     pub failed_checkpoints: u64,
     /// Attempts after the first of their generation.
@@ -85,6 +87,7 @@ impl Coverage {
         self.entries += other.entries;
         self.checkpoints += other.checkpoints;
         self.in_flight += other.in_flight;
+        self.deltas += other.deltas;
         self.failed_checkpoints += other.failed_checkpoints;
         self.restarts += other.restarts;
         self.generations += other.generations;

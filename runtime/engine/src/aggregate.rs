@@ -21,12 +21,13 @@ mod tests;
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{Collector, Operator, OperatorContext, OperatorFactory, RestoredState, SnapshotWriter};
-use crate::state::file::TableWriter;
-use crate::state::{AccumulatorColumn, KeyedTable, TableLayout, Touched, TouchedKeys};
+use crate::state::file::{DELETED, KEY_GROUP};
+use crate::state::hash::HashKeyedTable;
+use crate::state::{AccumulatorColumn, Fate, KeyedTable, TableLayout, TouchedKeys};
 use accumulate::{Accumulator, Signs};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use emit::Changes;
-use sluice_protocol::KeyGroupRange;
+use sluice_protocol::{CheckpointId, KeyGroupRange};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -135,7 +136,7 @@ fn check_names(keys: &[usize], key_names: &[String], calls: &[AggregateCall]) ->
     let mut seen = BTreeSet::new();
     let names = key_names.iter().chain(calls.iter().map(|call| &call.name));
     for name in names {
-        if name == crate::state::file::KEY_GROUP || !seen.insert(name) {
+        if name == KEY_GROUP || name == DELETED || !seen.insert(name) {
             return Err(TaskError::BadProgram(format!(
                 "a GROUP BY cannot name a column '{name}': it has another of that name; give it an alias with AS"
             )));
@@ -146,14 +147,15 @@ fn check_names(keys: &[usize], key_names: &[String], calls: &[AggregateCall]) ->
 
 impl OperatorFactory for GroupAggregateFactory {
     fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
+        let nothing = KeyGroupRange { start: 0, end: 0 };
         Ok(Box::new(GroupAggregate {
             plan: Arc::clone(&self.plan),
-            table: KeyedTable::new(Arc::clone(&self.plan.layout), KeyGroupRange { start: 0, end: 0 }, 0),
+            table: Box::new(HashKeyedTable::new(STATE_NAME, Arc::clone(&self.plan.layout), nothing, 0)),
             touched: TouchedKeys::default(),
             signs: Signs::default(),
             old: Vec::new(),
             new: Vec::new(),
-            dead: Vec::new(),
+            fates: Vec::new(),
             changes: Changes::default(),
         }))
     }
@@ -166,61 +168,49 @@ impl OperatorFactory for GroupAggregateFactory {
 /// One subtask of a GROUP BY.
 pub struct GroupAggregate {
     plan: Arc<Plan>,
-    table: KeyedTable,
+    table: Box<dyn KeyedTable>,
     touched: TouchedKeys,
     signs: Signs,
     /// The accumulators of the touched keys before the batch, and after.
     old: Vec<u64>,
     new: Vec<u64>,
-    dead: Vec<Touched>,
+    fates: Vec<Fate>,
     changes: Changes,
 }
 
 impl GroupAggregate {
     /// Copies the accumulators of the touched keys together.
     fn load(&mut self) {
-        let words = self.plan.layout.words;
-        self.old.clear();
-        self.old.resize(self.touched.keys.len() * words, 0);
-        for (old, key) in self.old.chunks_exact_mut(words).zip(&self.touched.keys) {
-            old.copy_from_slice(self.table.accumulators(*key));
-        }
+        self.table.load(&self.touched, &mut self.old);
         self.new.clear();
         self.new.extend_from_slice(&self.old);
     }
 
     /// Writes back what has changed and drops groups without rows.
-    fn store(&mut self) {
+    fn store(&mut self) -> Result<(), TaskError> {
         let words = self.plan.layout.words;
-        self.dead.clear();
+        self.fates.clear();
         let accumulators = self.old.chunks_exact(words).zip(self.new.chunks_exact(words));
-        for (key, (old, new)) in self.touched.keys.iter().zip(accumulators) {
-            if new[ROWS] as i64 <= 0 {
-                self.dead.push(*key);
-            } else if old != new {
-                self.table.accumulators_mut(*key).copy_from_slice(new);
-            }
-        }
-        if !self.dead.is_empty() {
-            self.table.remove(&mut self.dead);
-        }
+        self.fates.extend(accumulators.map(|(old, new)| match new[ROWS] as i64 {
+            ..=0 => Fate::Remove,
+            _ if old != new => Fate::Write,
+            _ => Fate::Keep,
+        }));
+        self.table.store(&self.touched, &self.new, &self.fates)
     }
 }
 
 impl Operator for GroupAggregate {
     fn open(&mut self, context: &OperatorContext, state: RestoredState) -> Result<(), TaskError> {
-        self.table = KeyedTable::new(Arc::clone(&self.plan.layout), context.key_groups, context.max_parallelism);
-        for file in state.keyed {
-            if file.name != STATE_NAME {
-                return Err(TaskError::IncompatibleState(format!(
-                    "operator '{}' keeps its state under the name '{STATE_NAME}', but the checkpoint holds a state \
-                     '{}' for it; was the uid used for another kind of operator?",
-                    context.uid, file.name
-                )));
-            }
-            self.table.restore(&context.uid, &file.bytes)?;
+        if let Some(file) = state.keyed.iter().find(|file| file.name != STATE_NAME) {
+            return Err(TaskError::IncompatibleState(format!(
+                "operator '{}' keeps its state under the name '{STATE_NAME}', but the checkpoint holds a state \
+                 '{}' for it; was the uid used for another kind of operator?",
+                context.uid, file.name
+            )));
         }
-        Ok(())
+        self.table = context.keyed_table(STATE_NAME, Arc::clone(&self.plan.layout))?;
+        self.table.restore(&context.uid, &state.keyed)
     }
 
     fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
@@ -237,11 +227,10 @@ impl Operator for GroupAggregate {
         if !self.changes.is_empty() {
             out.collect(self.changes.take_batch(&plan, &batch.rows, &self.old, &self.new)?);
         }
-        self.store();
-        Ok(())
+        self.store()
     }
 
-    fn snapshot(&mut self) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
-        Ok(Some(Box::new(TableWriter { name: STATE_NAME.to_owned(), table: self.table.freeze() })))
+    fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
+        self.table.freeze(checkpoint).map(Some)
     }
 }

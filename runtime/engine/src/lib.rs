@@ -38,7 +38,7 @@
 //! was in flight.
 //!
 //! The flow of a restore: [`TaskDescription::state`](task::TaskDescription::state) carries the files to
-//! [`Operator::open`](operator::Operator::open); [`KeyedTable::restore`](state::KeyedTable::restore) takes the key
+//! [`Operator::open`](operator::Operator::open); [`KeyedTable`](state::KeyedTable) takes the key
 //! groups that the subtask owns now, whatever the parallelism was. What was in flight goes to the receivers' gates as
 //! [`RestoredChannel`](in_flight::RestoredChannel)s and is read before anything new.
 

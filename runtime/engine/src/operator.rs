@@ -2,9 +2,11 @@
 
 use crate::batch::Batch;
 use crate::error::TaskError;
+use crate::state::{KeyedTable, StateBackend, StateBytes, TableLayout};
 use arrow::datatypes::SchemaRef;
-use sluice_protocol::state::SplitState;
-use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskIndex, Timestamp};
+use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, Redistribution, SplitState};
+use sluice_protocol::{CheckpointId, KeyGroupRange, OperatorUid, SubtaskIndex, Timestamp};
+use std::fmt;
 use std::sync::Arc;
 
 /// Takes what an operator emits. Never blocks; the task loop stops feeding a chain whose output is full (B4).
@@ -26,16 +28,41 @@ pub struct OperatorContext {
     pub key_groups: KeyGroupRange,
     /// Number of key groups of the job.
     pub max_parallelism: u16,
+    /// Where keyed state lives.
+    pub state_backend: StateBackend,
 }
 
-/// Keyed state as read back: a Parquet file as [`sluice_protocol::state::KeyedStateHandle`] describes. It may
-/// hold key groups that belong to other subtasks; the operator takes its own.
+impl OperatorContext {
+    /// An empty table of keyed state in the job's state backend. `name` is the state's within the operator.
+    ///
+    /// # Errors
+    /// When the backend cannot make it.
+    pub fn keyed_table(&self, name: &str, layout: Arc<TableLayout>) -> Result<Box<dyn KeyedTable>, TaskError> {
+        self.state_backend.create(self, name, layout)
+    }
+}
+
+/// Keyed state as read back: a file as [`KeyedStateHandle`] describes. It may hold key groups that belong to other
+/// subtasks; the operator takes its own.
 #[derive(Debug, Clone)]
 pub struct RestoredKeyed {
     /// Name of the state within the operator.
     pub name: String,
+    /// What its rows are.
+    pub kind: KeyedStateKind,
     /// The file.
-    pub bytes: bytes::Bytes,
+    pub bytes: StateBytes,
+}
+
+/// A list as read back, as far as this subtask gets it.
+#[derive(Debug, Clone)]
+pub struct RestoredList {
+    /// Name of the state within the operator.
+    pub name: String,
+    /// How the items came here.
+    pub redistribution: Redistribution,
+    /// The items.
+    pub items: Vec<serde_json::Value>,
 }
 
 /// What one operator is given at a restore; empty when it starts empty.
@@ -43,13 +70,15 @@ pub struct RestoredKeyed {
 pub struct RestoredState {
     /// Whether the job was restored at all: a source that starts without splits then knows which are new.
     pub restored: bool,
-    /// Keyed state from every old subtask whose key groups overlap.
+    /// Keyed state from every old subtask whose key groups overlap, of each in the order of its snapshot.
     pub keyed: Vec<RestoredKeyed>,
+    /// Lists and broadcast state: of one name there may be several pieces.
+    pub operator: Vec<RestoredList>,
     /// All splits of the operator in the checkpoint that this subtask owns.
     pub splits: Vec<SplitState>,
 }
 
-/// A piece of keyed state to be stored.
+/// A file of keyed state to be stored.
 #[derive(Debug, Clone)]
 pub struct KeyedPiece {
     /// Name of the state within the operator.
@@ -58,31 +87,87 @@ pub struct KeyedPiece {
     pub key_groups: KeyGroupRange,
     /// Rows in the file.
     pub rows: u64,
+    /// What the rows are.
+    pub kind: KeyedStateKind,
+    /// Bytes of the files that it builds on, as far as they lie in `_metadata`.
+    pub inline_before: u64,
     /// The Parquet file.
     pub bytes: Vec<u8>,
+}
+
+/// A list to be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListPiece {
+    /// Name of the state within the operator.
+    pub name: String,
+    /// Who gets its items at a restore.
+    pub redistribution: Redistribution,
+    /// The items.
+    pub items: Vec<serde_json::Value>,
+}
+
+/// Learns under which handles the pieces of a keyed state were stored, so that later checkpoints can build on them.
+pub trait LayerRecorder: Send + Sync {
+    /// All pieces are stored.
+    fn stored(&self, pieces: Vec<KeyedStateHandle>);
+}
+
+/// How the stored files of one keyed state are put together: those that are stored already, then the new pieces.
+#[derive(Clone)]
+pub struct KeyedLayers {
+    /// Name of the state within the operator.
+    pub name: String,
+    /// Files of the base that the new pieces build on, in order.
+    pub reused: Vec<KeyedStateHandle>,
+    /// To be told when the pieces are stored, before the checkpoint is acknowledged.
+    pub recorder: Arc<dyn LayerRecorder>,
+}
+
+impl fmt::Debug for KeyedLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedLayers").field("name", &self.name).field("reused", &self.reused).finish_non_exhaustive()
+    }
 }
 
 /// An operator's state as written out.
 #[derive(Debug, Clone, Default)]
 pub struct OperatorState {
-    /// Keyed state.
+    /// Pieces of keyed state, unless they were taken one by one.
     pub keyed: Vec<KeyedPiece>,
+    /// What belongs to the pieces, for each keyed state that can be stored incrementally.
+    pub layers: Vec<KeyedLayers>,
+    /// Lists and broadcast state.
+    pub operator: Vec<ListPiece>,
     /// Source splits.
     pub splits: Vec<SplitState>,
 }
 
-/// The second, slow half of a snapshot: runs off the task's thread.
-pub trait SnapshotWriter: Send {
-    /// Encodes what the first half froze.
+/// What a written snapshot may leave out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    /// The checkpoint whose files may be part of this one (K6); `None`: all state is written.
+    pub base: Option<CheckpointId>,
+    /// State of fewer bytes is written whole in any case.
+    pub whole_below: u64,
+}
+
+/// Takes pieces of keyed state one by one, so that not all of them are in memory at once.
+pub type TakePiece<'a> = &'a mut dyn FnMut(KeyedPiece) -> Result<(), TaskError>;
+
+/// The second, slow half of a snapshot: runs off the task's thread. It can be written more than once, such as for a
+/// checkpoint and for a savepoint.
+pub trait SnapshotWriter: Send + Sync {
+    /// Encodes what the first half froze: pieces of keyed state go to `take`, the rest is returned.
     ///
     /// # Errors
-    /// When the state cannot be encoded; the checkpoint is then declined.
-    fn write(self: Box<Self>) -> Result<OperatorState, TaskError>;
+    /// When the state cannot be encoded, or `take` fails; the checkpoint is then declined.
+    fn write(&self, options: &WriteOptions, take: TakePiece<'_>) -> Result<OperatorState, TaskError>;
 }
 
 impl SnapshotWriter for OperatorState {
-    fn write(self: Box<Self>) -> Result<OperatorState, TaskError> {
-        Ok(*self)
+    fn write(&self, _: &WriteOptions, take: TakePiece<'_>) -> Result<OperatorState, TaskError> {
+        self.keyed.iter().cloned().try_for_each(take)?;
+        Ok(OperatorState { keyed: Vec::new(), ..self.clone() })
     }
 }
 
@@ -123,11 +208,12 @@ pub trait Operator: Send {
         Ok(())
     }
 
-    /// Freezes the state; must be fast, whatever its size. `None`: no state.
+    /// Freezes the state for this checkpoint; must be fast, whatever its size. `None`: no state.
     ///
     /// # Errors
     /// The checkpoint is declined.
-    fn snapshot(&mut self) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
+    fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
+        let _ = checkpoint;
         Ok(None)
     }
 }

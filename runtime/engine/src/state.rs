@@ -1,32 +1,41 @@
-//! Keyed state in memory: the `Hash` backend (design §4).
+//! Keyed state: what operators see of it, whatever backend keeps it (design §4).
 //!
 //! A [`KeyedTable`] holds, for one subtask, a row of fixed width per key: the key and its accumulators as 64-bit
-//! words. It is sharded by key group; the rows of a shard stand in chunks that a running snapshot shares
-//! ([`cow::CopyOnWrite`]): freezing only marks chunks as shared, and a chunk is copied when it is first written
-//! while the snapshot still holds it. So the pause of a checkpoint does not grow with the rows touched.
+//! words. The backends are [`hash`] (in memory) and [`disk`] (larger than memory); what they store at a checkpoint
+//! has one format ([`file`]), so a snapshot taken on one is restored on the other.
 //!
 //! The flow of a batch: [`KeyedTable::touch`] finds or makes the row of every input row and numbers the distinct
-//! ones (*slots*); the operator reads [`KeyedTable::accumulators`], computes, and writes
-//! [`KeyedTable::accumulators_mut`] once per key; [`KeyedTable::remove`] drops keys that are no more.
+//! keys (*slots*); [`KeyedTable::load`] copies their accumulators together; the operator computes, and
+//! [`KeyedTable::store`] takes back what has changed and drops keys that are no more.
 //!
-//! The flow of a snapshot: [`KeyedTable::freeze`] on the task's thread, [`file::FrozenTable::encode`] elsewhere;
-//! [`KeyedTable::restore`] reads such a file, of which it takes the key groups it owns.
+//! The flow of a snapshot: [`KeyedTable::freeze`] on the task's thread, [`SnapshotWriter::write`] elsewhere. What is
+//! written is all rows, or those that changed since the files of an earlier checkpoint ([`history`] decides).
+//! [`restore`] reads files back, of which a table takes the key groups it owns.
 
 mod arena;
 pub mod cow;
+pub mod disk;
+mod fetched;
 pub mod file;
+pub mod hash;
+mod history;
+pub mod list;
+pub mod merged;
 mod restore;
 mod shard;
 #[cfg(test)]
 mod tests;
 
+pub use fetched::{SpooledFile, StateBytes};
+
 use crate::error::TaskError;
-use crate::keys::{self, HashedKeys};
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type};
-use file::FrozenTable;
-use shard::Shard;
-use sluice_protocol::{KeyGroup, KeyGroupRange, key_group};
+use crate::keys::HashedKeys;
+use crate::operator::{OperatorContext, RestoredKeyed, SnapshotWriter};
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::{DataType, Field};
+use disk::{DiskKeyedTable, DiskSpace};
+use hash::HashKeyedTable;
+use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid};
 use std::sync::Arc;
 
 /// What the words of a row mean.
@@ -38,6 +47,14 @@ pub struct TableLayout {
     pub accumulators: Vec<AccumulatorColumn>,
     /// Words of all accumulators together.
     pub words: usize,
+}
+
+impl TableLayout {
+    /// Whether the key is one BIGINT, which is kept without an encoding.
+    #[must_use]
+    pub fn is_bigint(&self) -> bool {
+        matches!(self.keys.as_slice(), [key] if *key.data_type() == DataType::Int64)
+    }
 }
 
 /// One accumulator as a column of the state.
@@ -69,118 +86,124 @@ pub struct TouchedKeys {
     pub slots: Vec<u32>,
     /// The distinct keys in the order of their first rows.
     pub keys: Vec<Touched>,
-}
-
-/// The keys of one subtask with their accumulators.
-pub struct KeyedTable {
-    layout: Arc<TableLayout>,
-    bigint: bool,
-    key_groups: KeyGroupRange,
-    max_parallelism: u16,
-    shards: Vec<Shard>,
     hashed: HashedKeys,
 }
 
-impl KeyedTable {
-    /// An empty table for these key groups.
-    #[must_use]
-    pub fn new(layout: Arc<TableLayout>, key_groups: KeyGroupRange, max_parallelism: u16) -> Self {
-        let types: Vec<DataType> = layout.keys.iter().map(|field| field.data_type().clone()).collect();
-        let bigint = keys::is_bigint(&types);
-        let shards = (0..key_groups.len()).map(|_| Shard::new(layout.words, bigint)).collect();
-        Self { layout, bigint, key_groups, max_parallelism, shards, hashed: HashedKeys::default() }
-    }
-
-    /// Number of keys.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.shards.iter().map(Shard::len).sum()
-    }
-
-    /// Whether there is no key.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.len() == 0)
-    }
-
-    /// Finds the row of every input row's key; new keys get one with all words 0.
-    ///
-    /// # Errors
-    /// When a row belongs to another subtask, which would be our fault, or a column cannot be a key.
-    pub fn touch(&mut self, rows: &RecordBatch, columns: &[usize], touched: &mut TouchedKeys) -> Result<(), TaskError> {
-        touched.slots.clear();
-        touched.keys.clear();
-        if self.bigint {
+impl TouchedKeys {
+    /// Hashes, and unless they are BIGINTs encodes, the keys of a batch.
+    fn hash(&mut self, layout: &TableLayout, rows: &RecordBatch, columns: &[usize]) -> Result<(), TaskError> {
+        self.slots.clear();
+        self.keys.clear();
+        if layout.is_bigint() {
             self.hashed.hash_bigint(rows.column(columns[0]));
-            self.touch_bigint(rows.column(columns[0]), touched)
-        } else {
-            self.hashed.encode(rows, columns)?;
-            self.touch_encoded(touched)
+            return Ok(());
         }
-    }
-
-    fn touch_bigint(&mut self, column: &dyn Array, touched: &mut TouchedKeys) -> Result<(), TaskError> {
-        let column = column.as_primitive::<Int64Type>();
-        let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
-        for (row, (hash, value)) in self.hashed.hashes.iter().zip(column.values()).enumerate() {
-            let group = key_group::of_hash(*hash, self.max_parallelism);
-            let index = usize::from(group.0.wrapping_sub(self.key_groups.start));
-            let Some(shard) = self.shards.get_mut(index) else { return Err(misrouted(group, self.key_groups)) };
-            let null = nulls.is_some_and(|nulls| nulls.is_null(row));
-            let entry = if null { shard.null_key() } else { shard.bigint_key(*hash, *value) };
-            touched.note(index, entry, row);
-        }
-        Ok(())
-    }
-
-    fn touch_encoded(&mut self, touched: &mut TouchedKeys) -> Result<(), TaskError> {
-        for (row, hash) in self.hashed.hashes.iter().enumerate() {
-            let group = key_group::of_hash(*hash, self.max_parallelism);
-            let index = usize::from(group.0.wrapping_sub(self.key_groups.start));
-            let Some(shard) = self.shards.get_mut(index) else { return Err(misrouted(group, self.key_groups)) };
-            touched.note(index, shard.encoded_key(*hash, self.hashed.key(row)), row);
-        }
-        Ok(())
-    }
-
-    /// The words of a key's accumulators.
-    #[must_use]
-    pub fn accumulators(&self, key: Touched) -> &[u64] {
-        self.shards[key.shard as usize].accumulators(key.row)
-    }
-
-    /// The words of a key's accumulators, to be changed.
-    pub fn accumulators_mut(&mut self, key: Touched) -> &mut [u64] {
-        self.shards[key.shard as usize].accumulators_mut(key.row)
-    }
-
-    /// Drops keys. What [`KeyedTable::touch`] has noted before is void afterwards.
-    pub fn remove(&mut self, keys: &mut [Touched]) {
-        // From the last row down: a removal moves the last row of a shard into the gap.
-        keys.sort_unstable();
-        for key in keys.iter().rev() {
-            self.shards[key.shard as usize].remove(key.row);
-        }
-    }
-
-    /// Shares all rows with a snapshot.
-    pub fn freeze(&mut self) -> FrozenTable {
-        let shards = self.shards.iter_mut().map(Shard::freeze).collect();
-        FrozenTable::new(Arc::clone(&self.layout), self.key_groups, self.bigint, shards)
+        self.hashed.encode(rows, columns)
     }
 }
 
-impl TouchedKeys {
-    /// Gives the entry a slot unless it has one in this batch; a slot of an earlier batch does not hold its row.
-    #[inline]
-    fn note(&mut self, shard: usize, entry: &mut shard::Entry, row: usize) {
-        let shard = shard as u32;
-        let noted = self.keys.get(entry.slot as usize).is_some_and(|key| key.row == entry.row && key.shard == shard);
-        if !noted {
-            entry.slot = self.keys.len() as u32;
-            self.keys.push(Touched { shard, row: entry.row, first: row as u32 });
+/// What becomes of a touched key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays as it was.
+    Keep,
+    /// Its accumulators are replaced.
+    Write,
+    /// It is dropped.
+    Remove,
+}
+
+/// The keys of one subtask with their accumulators.
+pub trait KeyedTable: Send {
+    /// What its words mean.
+    fn layout(&self) -> &Arc<TableLayout>;
+
+    /// The key groups that it takes.
+    fn key_groups(&self) -> KeyGroupRange;
+
+    /// Number of key groups of the job.
+    fn max_parallelism(&self) -> u16;
+
+    /// Number of keys.
+    fn len(&self) -> u64;
+
+    /// Whether there is no key.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Numbers the distinct keys of a batch whose keys were hashed into `touched`. Every key must get a fate by
+    /// [`KeyedTable::store`] before the next batch; new ones are not to be kept.
+    ///
+    /// # Errors
+    /// When a row belongs to another subtask, which would be our fault, or the backend fails.
+    fn find(&mut self, key: Option<&dyn Array>, touched: &mut TouchedKeys) -> Result<(), TaskError>;
+
+    /// Copies the accumulators of the touched keys together, in their order. Those of new keys are 0.
+    fn load(&self, touched: &TouchedKeys, words: &mut Vec<u64>);
+
+    /// Takes back the accumulators of the touched keys, as [`KeyedTable::load`] lays them out. What was touched before
+    /// is void afterwards.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn store(&mut self, touched: &TouchedKeys, words: &[u64], fates: &[Fate]) -> Result<(), TaskError>;
+
+    /// Freezes all rows for a checkpoint. Fast, whatever its size.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError>;
+
+    /// What has been stored so far was restored: no change since a checkpoint.
+    fn forget_changes(&mut self);
+}
+
+impl dyn KeyedTable + '_ {
+    /// Numbers the distinct keys of a batch.
+    ///
+    /// # Errors
+    /// As [`KeyedTable::find`], and when a column cannot be a key.
+    pub fn touch(&mut self, rows: &RecordBatch, columns: &[usize], touched: &mut TouchedKeys) -> Result<(), TaskError> {
+        touched.hash(self.layout(), rows, columns)?;
+        self.find(columns.first().map(|column| rows.column(*column).as_ref()), touched)
+    }
+
+    /// Takes the rows of files that belong to its key groups. `uid` is for errors.
+    ///
+    /// # Errors
+    /// [`TaskError::IncompatibleState`] when a file has other columns than the table, or is no such file.
+    pub fn restore(&mut self, uid: &OperatorUid, files: &[RestoredKeyed]) -> Result<(), TaskError> {
+        files.iter().try_for_each(|file| restore::restore(self, uid, file))?;
+        self.forget_changes();
+        Ok(())
+    }
+}
+
+/// Where keyed state lives.
+#[derive(Debug, Clone, Default)]
+pub enum StateBackend {
+    /// In memory.
+    #[default]
+    Hash,
+    /// In the LSM of this process.
+    Disk(Arc<DiskSpace>),
+}
+
+impl StateBackend {
+    pub(crate) fn create(
+        &self,
+        context: &OperatorContext,
+        name: &str,
+        layout: Arc<TableLayout>,
+    ) -> Result<Box<dyn KeyedTable>, TaskError> {
+        match self {
+            Self::Hash => Ok(Box::new(HashKeyedTable::new(name, layout, context.key_groups, context.max_parallelism))),
+            Self::Disk(space) => {
+                let keys = (context.key_groups, context.max_parallelism);
+                Ok(Box::new(DiskKeyedTable::new(name, layout, keys, space)?))
+            }
         }
-        self.slots.push(entry.slot);
     }
 }
 

@@ -53,6 +53,7 @@ use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
 use crate::partition::EdgeOutput;
 use crate::program::VertexProgram;
 use crate::source::{Source, SourceContext, SourcePoll};
+use crate::state::StateBackend;
 use chain::Chain;
 use mailbox::Command;
 pub use mailbox::TaskHandle;
@@ -107,6 +108,8 @@ pub struct TaskDescription {
     pub in_flight: Vec<RestoredChannel>,
     /// Settings.
     pub options: TaskOptions,
+    /// Where keyed state lives.
+    pub state_backend: StateBackend,
     /// The time, for sources and sinks.
     pub clock: Clock,
 }
@@ -308,6 +311,7 @@ impl Task {
             parallelism,
             key_groups: KeyGroupRange::of_subtask(subtask.index, parallelism, max_parallelism),
             max_parallelism,
+            state_backend: description.state_backend.clone(),
         };
         let mut restore = |uid: &OperatorUid| RestoredState { restored, ..state.remove(uid).unwrap_or_default() };
         let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;

@@ -3,7 +3,9 @@
 pub(crate) mod connectors;
 
 use crate::batch::{Batch, RowKind};
-use crate::operator::{Collector, OperatorContext};
+use crate::operator::{
+    Collector, KeyedPiece, OperatorContext, OperatorState, RestoredKeyed, SnapshotWriter, WriteOptions,
+};
 use arrow::array::Array;
 use arrow::util::display::array_value_to_string;
 use sluice_protocol::{KeyGroupRange, SubtaskIndex};
@@ -27,7 +29,23 @@ pub(crate) fn context(index: u32, parallelism: u32) -> OperatorContext {
         parallelism,
         key_groups: KeyGroupRange::of_subtask(SubtaskIndex(index), parallelism, 128),
         max_parallelism: 128,
+        state_backend: crate::state::StateBackend::default(),
     }
+}
+
+/// All of a frozen state, in memory.
+pub(crate) fn written(writer: &dyn SnapshotWriter) -> OperatorState {
+    let mut pieces = Vec::new();
+    let taken = writer.write(&WriteOptions::default(), &mut |piece| {
+        pieces.push(piece);
+        Ok(())
+    });
+    OperatorState { keyed: pieces, ..taken.unwrap() }
+}
+
+/// A stored piece as it comes back.
+pub(crate) fn restored(piece: &KeyedPiece) -> RestoredKeyed {
+    RestoredKeyed { name: piece.name.clone(), kind: piece.kind, bytes: piece.bytes.clone().into() }
 }
 
 /// A seeded generator (xorshift).

@@ -16,8 +16,8 @@ use crate::job_manager::driver::{Driver, DriverConfig, DriverHandle, Patience};
 use crate::job_manager::store::{self, IN_JOB_MANAGER};
 use crate::metrics::{TaskMetrics, TaskView};
 use crate::rest::{RestServer, Views};
-use crate::task_manager::session;
 use crate::task_manager::worker::{SessionOutcome, Worker};
+use crate::task_manager::{Equipment, session};
 use identity::Identity;
 use sluice_engine::program::Program;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
@@ -123,7 +123,7 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
         planted: Planted::default(),
     };
     let registration = registration(&description, &master);
-    let worker = Worker::new(registration, description, storage.clone(), None);
+    let worker = Worker::new(registration, Equipment::new(description, storage.clone())?, None);
     let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::FailOnRefusal });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
     let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;

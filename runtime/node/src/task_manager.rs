@@ -26,8 +26,11 @@ use crate::job::{self, JobDescription};
 use crate::job_manager::store::{self, Storage, jittered};
 use crate::rest::{RestServer, Views};
 use sluice_engine::channel::DEFAULT_WINDOW;
+use sluice_engine::state::StateBackend;
+use sluice_engine::state::disk::DiskSpace;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::message::Registration;
+use sluice_protocol::options;
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +45,10 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(300);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Bounds of what backend Disk keeps in memory of what it has read.
+const LEAST_DISK_CACHE: u64 = 32 << 20;
+const MOST_DISK_CACHE: u64 = 256 << 20;
 
 /// Threads that move data frames, at most.
 const DATA_THREADS: usize = 4;
@@ -93,7 +100,8 @@ async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
             .await
             .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
     let registration = registration(args, &job, &data_plane);
-    let mut worker = Worker::new(registration, job, storage, Some(data_plane));
+    let equipment = Equipment::new(job, storage)?;
+    let mut worker = Worker::new(registration, equipment, Some(data_plane));
     let views = Views {
         role: "taskmanager",
         status: None,
@@ -166,6 +174,33 @@ fn registration(args: &TaskManagerArgs, job: &JobDescription, data_plane: &DataP
 pub(crate) struct Equipment {
     pub(crate) job: Arc<JobDescription>,
     pub(crate) storage: Storage,
+    pub(crate) state_backend: StateBackend,
+}
+
+impl Equipment {
+    /// Makes what the job's state backend needs.
+    ///
+    /// # Errors
+    /// When the working directory of backend Disk cannot be used.
+    pub(crate) fn new(job: JobDescription, storage: Storage) -> Result<Self, Failure> {
+        let state_backend = match job.options.state_backend {
+            options::StateBackend::Hash => StateBackend::Hash,
+            options::StateBackend::Disk => {
+                let space = DiskSpace::create(&std::env::temp_dir(), &edge::random_id(), disk_cache_bytes());
+                StateBackend::Disk(space.map_err(|error| error.to_failure())?)
+            }
+        };
+        Ok(Self { job: Arc::new(job), storage, state_backend })
+    }
+}
+
+/// An eighth of the memory that the process may use holds what backend Disk has read.
+fn disk_cache_bytes() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let limit = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
+    let total = || read("/proc/meminfo").split_whitespace().nth(1).and_then(|kilobytes| kilobytes.parse::<u64>().ok());
+    let memory = limit.or_else(|| total().map(|kilobytes| kilobytes << 10)).unwrap_or_default();
+    (memory / 8).clamp(LEAST_DISK_CACHE, MOST_DISK_CACHE)
 }
 
 /// The runtime that moves data frames.

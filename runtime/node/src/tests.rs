@@ -10,15 +10,15 @@ use crate::job_manager::driver::{Driver, DriverConfig, Patience};
 use crate::job_manager::{self, store};
 use crate::local::{LocalRun, LocalStart, run_local};
 use crate::metrics::TaskMetrics;
-use crate::task_manager::session;
 use crate::task_manager::worker::Worker;
+use crate::task_manager::{Equipment, session};
 use collect::Collected;
 use sluice_engine::channel::DEFAULT_WINDOW;
 use sluice_engine::program::Program;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Directive, JobMasterConfig, Planted, StartFrom};
 use sluice_protocol::message::Registration;
-use sluice_protocol::options::{CheckpointingSpec, JobOptions};
+use sluice_protocol::options::{CheckpointingSpec, JobOptions, StateBackend};
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan};
@@ -160,6 +160,28 @@ async fn a_stopped_job_resumes_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_goes_on_on_the_other_state_backend() {
+    for (before, after) in [(StateBackend::Hash, StateBackend::Disk), (StateBackend::Disk, StateBackend::Hash)] {
+        let storage = directory("backend");
+        let sink = Collected::default();
+        let on = |state_backend| JobOptions { state_backend, ..options(Some(&storage)) };
+        let Local { run, mut statuses } = local(program(Some(40_000), &sink), on(before), LocalStart::Empty);
+        let stop = run.stop.clone();
+        let job = tokio::spawn(run_local(run));
+        wait_for(&mut statuses, |status| status.completed_checkpoints >= 2).await;
+        // A restart in place makes its tables anew in the same working directory.
+        sink.fail_once();
+        wait_for(&mut statuses, |status| status.attempt.0 == 2 && status.completed_checkpoints >= 3).await;
+        stop.cancel();
+        assert_ended(&within(job).await.unwrap(), ExitKind::Stopped);
+        let Local { run, .. } = local(program(None, &sink), on(after), LocalStart::Resume);
+        assert_ended(&within(run_local(run)).await, ExitKind::Finished);
+        assert_eq!(sink.last_values(), expected());
+        std::fs::remove_dir_all(storage).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_task_restarts_from_the_last_checkpoint() {
     let storage = directory("restart");
     let sink = Collected::default();
@@ -253,7 +275,7 @@ impl Cluster {
             fingerprint: self.job.program.graph.fingerprint(),
         };
         let storage = store::open_storage(&self.job.options).unwrap();
-        let mut worker = Worker::new(registration, self.job.clone(), storage, Some(plane));
+        let mut worker = Worker::new(registration, Equipment::new(self.job.clone(), storage).unwrap(), Some(plane));
         let session = session::connect(&self.rpc.to_string()).await.unwrap();
         tokio::spawn(async move {
             worker.serve(session).await;

@@ -152,6 +152,7 @@ enum Wish {
 #[derive(Debug)]
 struct Pending {
     triggered_at: Timestamp,
+    base: Option<CheckpointId>,
     ends: Ends,
     missing: BTreeSet<SubtaskId>,
     states: BTreeMap<SubtaskId, SubtaskState>,
@@ -364,6 +365,11 @@ impl CheckpointCoordinator {
         self.pending.keys().copied()
     }
 
+    /// Checkpoints whose files those under way may refer to (K6).
+    pub fn bases(&self) -> impl Iterator<Item = CheckpointId> + '_ {
+        self.pending.values().filter_map(|one| one.base)
+    }
+
     /// Counters for status.
     #[must_use]
     pub const fn counters(&self) -> Counters {
@@ -502,7 +508,7 @@ impl CheckpointCoordinator {
         self.drained |= savepoint.is_some() && ends == Ends::Finish;
         let directory = savepoint.as_ref().map(|savepoint| savepoint.directory.as_str().into());
         let barrier = Barrier { alignment, ends, savepoint: directory, ..Barrier::aligned(id, now, self.base) };
-        self.pending.insert(id, Pending::new(now, ends, self.tasks.clone(), savepoint));
+        self.pending.insert(id, Pending::new(now, self.base, ends, self.tasks.clone(), savepoint));
         Output::Trigger(barrier)
     }
 
@@ -557,12 +563,13 @@ impl CheckpointCoordinator {
 impl Pending {
     fn new(
         triggered_at: Timestamp,
+        base: Option<CheckpointId>,
         ends: Ends,
         missing: BTreeSet<SubtaskId>,
         savepoint: Option<PendingSavepoint>,
     ) -> Self {
         let (states, savepoint_states) = (BTreeMap::new(), BTreeMap::new());
-        Self { triggered_at, ends, missing, states, savepoint, savepoint_states, stage: Stage::Collecting }
+        Self { triggered_at, base, ends, missing, states, savepoint, savepoint_states, stage: Stage::Collecting }
     }
 
     fn aborted(self, id: CheckpointId, failure: Option<Failure>) -> Aborted {

@@ -24,6 +24,7 @@ mod checkpoints;
 mod cleanup;
 mod ending;
 mod execution;
+mod files;
 mod journal;
 mod operations;
 mod reporting;
@@ -299,6 +300,7 @@ pub struct JobMaster {
     early: Vec<Command>,
     /// When dead objects are next looked for (K6).
     next_sweep: Option<Timestamp>,
+    files: files::Files,
     /// The latest snapshot's description by its directory, so that a restart in place need not read it.
     cached: Option<(String, Metadata)>,
     loading: Option<Loading>,
@@ -347,6 +349,7 @@ impl JobMaster {
             last_savepoint_failure: None,
             early: Vec::new(),
             next_sweep: None,
+            files: files::Files::default(),
             cached: None,
             loading: None,
             restored: None,
@@ -509,6 +512,8 @@ impl JobMaster {
             | Purpose::ListDeadFiles
             | Purpose::SweepSavepoints(_)
             | Purpose::ListRemains
+            | Purpose::ListShared
+            | Purpose::ReadFiles(_)
             | Purpose::Sweep
             | Purpose::SweepUploads
             | Purpose::ListSameName
@@ -526,6 +531,8 @@ impl JobMaster {
         if may_pass && failures < BACKGROUND_TRIES {
             let pause = backoff(failures, TimeSpan::from_secs(1), TimeSpan::from_secs(60), &mut *self.random);
             self.operations.wait(self.now.plus(pause), Running { failures, ..running });
+        } else if let Purpose::ReadFiles(key) = running.purpose {
+            self.on_files_unreadable(key);
         }
     }
 }

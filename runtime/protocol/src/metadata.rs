@@ -10,7 +10,9 @@ use crate::graph::{JobGraph, OperatorInfo, OperatorKind};
 use crate::history::CheckpointDetails;
 use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
 use crate::key_group;
-use crate::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, SubtaskState};
+use crate::state::{
+    InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData, SubtaskState,
+};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,8 +141,18 @@ impl Metadata {
     /// Bytes of state it describes.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
-        let keyed = self.operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.data.size());
-        keyed.chain(self.in_flight.iter().map(|handle| handle.length)).sum()
+        let operators = self.operators.iter().flat_map(OperatorSnapshot::data).map(StateData::size);
+        operators.chain(self.in_flight.iter().map(|handle| handle.length)).sum()
+    }
+
+    /// The files that it refers to, `directory` being its own.
+    pub fn files<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = String> + 'a {
+        let in_flight = self.in_flight.iter().map(|handle| &handle.data);
+        let data = self.operators.iter().flat_map(OperatorSnapshot::data).chain(in_flight);
+        data.filter_map(move |data| match data.resolve(directory) {
+            StateData::File { path, .. } => Some(path),
+            StateData::Inline { .. } => None,
+        })
     }
 }
 
@@ -210,9 +222,10 @@ pub enum RestoreError {
 
 /// Hands the snapshot out: to each subtask of the graph the state that it restores, at any parallelism.
 ///
-/// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. The splits
-/// of a source all go to each of its subtasks, because only the source knows which subtask owns a split. What was in
-/// flight goes to the receivers ([`in_flight`]). Paths become absolute below `directory`.
+/// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. Lists go by
+/// their [`Redistribution`]. The splits of a source all go to each of its subtasks, because only the source knows
+/// which subtask owns a split. What was in flight goes to the receivers ([`in_flight`]). Paths become absolute below
+/// `directory`.
 ///
 /// # Errors
 /// When the number of key groups or an edge with batches in flight changed, or state is left over and
@@ -235,8 +248,9 @@ pub fn assign_state(
     for vertex in &graph.vertices {
         for index in (0..vertex.parallelism).map(SubtaskIndex) {
             let range = KeyGroupRange::of_subtask(index, vertex.parallelism, graph.max_parallelism);
+            let receiver = Receiver { index, parallelism: vertex.parallelism, range };
             let operators =
-                vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, range, directory));
+                vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, receiver, directory));
             let subtask = SubtaskId { vertex: vertex.id, index };
             let in_flight = in_flight.remove(&subtask).unwrap_or_default();
             assigned.insert(subtask, SubtaskState { operators: operators.collect(), in_flight });
@@ -245,27 +259,80 @@ pub fn assign_state(
     Ok(assigned)
 }
 
+/// A subtask that state is handed out to.
+#[derive(Debug, Clone, Copy)]
+struct Receiver {
+    index: SubtaskIndex,
+    parallelism: u32,
+    range: KeyGroupRange,
+}
+
 fn snapshots_for<'a>(
     metadata: &'a Metadata,
     operator: &'a OperatorInfo,
-    range: KeyGroupRange,
+    receiver: Receiver,
     directory: &'a str,
 ) -> impl Iterator<Item = OperatorSnapshot> + 'a {
-    let of_operator = metadata.operators.iter().filter(|snapshot| snapshot.uid == operator.uid);
-    of_operator.filter_map(move |snapshot| {
-        let overlapping = snapshot.keyed.iter().filter(|handle| !handle.key_groups.intersection(range).is_empty());
-        let keyed: Vec<_> = overlapping
+    let of_operator = metadata.operators.iter().filter(move |snapshot| snapshot.uid == operator.uid);
+    let vertex = metadata.vertices.iter().find(|vertex| vertex.operators.iter().any(|one| one.uid == operator.uid));
+    let is_unchanged = vertex.is_some_and(|vertex| vertex.parallelism == receiver.parallelism);
+    let lists = redistribute(of_operator.clone(), receiver, is_unchanged);
+    let given = of_operator.zip(lists).map(move |(snapshot, lists)| {
+        let overlapping =
+            snapshot.keyed.iter().filter(|handle| !handle.key_groups.intersection(receiver.range).is_empty());
+        let keyed = overlapping
             .map(|handle| KeyedStateHandle { data: handle.data.resolve(directory), ..handle.clone() })
             .collect();
-        let splits = snapshot.splits.clone();
-        let is_empty = keyed.is_empty() && splits.is_empty();
-        (!is_empty).then(|| OperatorSnapshot { uid: snapshot.uid.clone(), subtask: snapshot.subtask, keyed, splits })
-    })
+        let operator = lists
+            .into_iter()
+            .map(|handle| OperatorStateHandle { data: handle.data.resolve(directory), ..handle })
+            .collect();
+        let (uid, splits) = (snapshot.uid.clone(), snapshot.splits.clone());
+        OperatorSnapshot { uid, subtask: snapshot.subtask, keyed, operator, splits }
+    });
+    given.filter(|snapshot| !snapshot.is_empty())
+}
+
+/// Of each snapshot of one operator the lists, or parts of them, that a subtask gets.
+fn redistribute<'a>(
+    snapshots: impl Iterator<Item = &'a OperatorSnapshot> + Clone,
+    receiver: Receiver,
+    is_unchanged: bool,
+) -> Vec<Vec<OperatorStateHandle>> {
+    let new = u64::from(receiver.parallelism);
+    let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
+    for handle in snapshots.clone().flat_map(|snapshot| &snapshot.operator) {
+        *totals.entry(&handle.name).or_default() += handle.items;
+    }
+    let index = u64::from(receiver.index.0);
+    let mut passed: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut given: BTreeSet<&str> = BTreeSet::new();
+    let mut take = |subtask: SubtaskIndex, handle: &'a OperatorStateHandle| match handle.redistribution {
+        Redistribution::Union => Some(handle.clone()),
+        Redistribution::Broadcast => given.insert(&handle.name).then(|| handle.clone()),
+        Redistribution::Split if is_unchanged => (subtask == receiver.index).then(|| handle.clone()),
+        Redistribution::Split => {
+            // All items in the order of the old subtasks, cut into as many parts as there are new ones.
+            let total = totals.get(handle.name.as_str()).copied().unwrap_or_default();
+            let start = passed.entry(&handle.name).or_default();
+            let (from, to) = (total * index / new, total * (index + 1) / new);
+            let (first, end) = (from.max(*start), to.min(*start + handle.items));
+            let skipped = first.saturating_sub(*start);
+            *start += handle.items;
+            let part = OperatorStateHandle {
+                first: handle.first + skipped,
+                items: end.saturating_sub(first),
+                ..handle.clone()
+            };
+            (part.items > 0).then_some(part)
+        }
+    };
+    snapshots.map(|one| one.operator.iter().filter_map(|handle| take(one.subtask, handle)).collect()).collect()
 }
 
 fn check_all_matched(metadata: &Metadata, graph: &JobGraph) -> Result<(), RestoreError> {
     let in_graph: BTreeSet<&OperatorUid> = operators(graph).map(|operator| &operator.uid).collect();
-    let has_state = |snapshot: &&OperatorSnapshot| !snapshot.keyed.is_empty() || !snapshot.splits.is_empty();
+    let has_state = |snapshot: &&OperatorSnapshot| !snapshot.is_empty();
     let unmatched: BTreeSet<&OperatorUid> = metadata
         .operators
         .iter()

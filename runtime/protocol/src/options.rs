@@ -195,6 +195,8 @@ pub enum StateBackend {
     /// In memory.
     #[default]
     Hash,
+    /// In an embedded store on the local disk of each TaskManager: larger than memory, and slower.
+    Disk,
 }
 
 /// What happens after a failure. Exactly one field is set.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! <root>/<namespace>/<name>-<uid>/ledger/0000000042.json
-//!                                 <generation>/chk-50/_metadata + files
+//!                                 <generation>/chk-50/_metadata
+//!                                 <generation>/shared/50-… files that checkpoint 50 and later ones refer to
 //! ```
 //!
 //! Paths are relative to the root of checkpoint storage. Callers rely on: what [`JobPaths`] writes, the
@@ -69,6 +70,21 @@ impl JobPaths {
         format!("{}/{METADATA}", self.checkpoint_directory(generation, checkpoint))
     }
 
+    /// What the keys of all files begin with that were stored for this checkpoint and may be part of later ones (K2).
+    #[must_use]
+    pub fn shared_prefix(&self, generation: Generation, checkpoint: CheckpointId) -> String {
+        format!("{}/{generation}/{SHARED}/{checkpoint}-", self.directory)
+    }
+
+    /// The checkpoint that a shared file was stored for, from its key.
+    #[must_use]
+    pub fn parse_shared(&self, key: &str) -> Option<(Generation, CheckpointId)> {
+        let rest = key.strip_prefix(&self.directory)?.strip_prefix('/')?;
+        let (generation, rest) = rest.split_once('/')?;
+        let (checkpoint, _) = rest.strip_prefix(SHARED)?.strip_prefix('/')?.split_once('-')?;
+        Some((Generation(number(generation)?), CheckpointId(number(checkpoint)?)))
+    }
+
     /// The number of a ledger entry, from its key.
     #[must_use]
     pub fn parse_ledger_entry(&self, key: &str) -> Option<u64> {
@@ -95,8 +111,8 @@ impl JobPaths {
     }
 }
 
-/// The name of a file of state within its checkpoint's directory: generation, attempt, checkpoint and a nonce make
-/// it unlike any other that was or will be written (K2).
+/// The name of a file of state within its snapshot's own directory: generation, attempt, checkpoint and a nonce make it
+/// unlike any other that was or will be written (K2).
 #[must_use]
 pub fn state_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequence: u32, nonce: &str) -> String {
     let SubtaskId { vertex, index } = subtask;
@@ -108,6 +124,17 @@ pub fn state_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequen
 pub fn in_flight_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequence: u32, nonce: &str) -> String {
     let SubtaskId { vertex, index } = subtask;
     format!("in-flight-{run}-{checkpoint}-{vertex}.{index}-{sequence}-{nonce}")
+}
+
+/// Where files lie that several checkpoints of a generation may share, below the generation's directory.
+const SHARED: &str = "shared";
+
+/// The path of a shared file of state, relative to the directory of every checkpoint of its generation: checkpoint,
+/// generation, attempt and a nonce make it unlike any other that was or will be written (K2).
+#[must_use]
+pub fn shared_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, sequence: u32, nonce: &str) -> String {
+    let SubtaskId { vertex, index } = subtask;
+    format!("../{SHARED}/{checkpoint}-{run}-{vertex}.{index}-{sequence}-{nonce}.parquet")
 }
 
 /// What all directories of jobs of this name begin with, whatever their uid (N1). Directories of other names may
@@ -227,6 +254,16 @@ mod tests {
         let subtask = SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) };
         assert_eq!(state_file(run, CheckpointId(50), subtask, 4, "ab12"), "state-3.2-50-1.0-4-ab12.parquet");
         assert_eq!(in_flight_file(run, CheckpointId(50), subtask, 4, "ab12"), "in-flight-3.2-50-1.0-4-ab12");
+        let file = shared_file(run, CheckpointId(50), subtask, 4, "ab12");
+        assert_eq!(file, "../shared/50-3.2-1.0-4-ab12.parquet");
+        let data = crate::state::StateData::File { path: file, size: 1 };
+        let directory = paths.checkpoint_directory(Generation(3), CheckpointId(50));
+        let crate::state::StateData::File { path, .. } = data.resolve(&directory) else { panic!("a file") };
+        assert_eq!(path, "default/pv-6f1c/3/shared/50-3.2-1.0-4-ab12.parquet");
+        assert!(path.starts_with(&paths.shared_prefix(Generation(3), CheckpointId(50))));
+        assert_eq!(paths.parse_shared(&path), Some((Generation(3), CheckpointId(50))));
+        assert_eq!(paths.parse_shared(&paths.metadata(Generation(3), CheckpointId(50))), None);
+        assert_eq!(paths.parse_checkpoint(&path), None);
     }
 
     #[test]

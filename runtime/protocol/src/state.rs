@@ -59,8 +59,26 @@ impl StateData {
     }
 }
 
-/// Keyed state of one operator subtask: a Parquet file sorted by key group, its first column `key_group`
-/// (UInt16), one row group per run of key groups.
+/// What the rows of a file of keyed state are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum KeyedStateKind {
+    /// Each key of its key groups once, unless another full file of the same subtask holds it.
+    #[default]
+    Full,
+    /// Keys that changed since the files before it: with their new values, or deleted.
+    Delta,
+}
+
+impl KeyedStateKind {
+    fn is_full(&self) -> bool {
+        *self == Self::Full
+    }
+}
+
+/// A file of keyed state of one operator subtask: Parquet, sorted by key group, its first column `key_group`
+/// (UInt16). A snapshot lists the files of a state in the order in which they are to be read: first the full ones,
+/// whose keys differ, then deltas from the oldest on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyedStateHandle {
@@ -70,8 +88,44 @@ pub struct KeyedStateHandle {
     pub key_groups: KeyGroupRange,
     /// Rows in the file.
     pub rows: u64,
+    /// What the rows are.
+    #[serde(default, skip_serializing_if = "KeyedStateKind::is_full")]
+    pub kind: KeyedStateKind,
     /// The bytes.
     pub data: StateData,
+}
+
+/// Who gets which items of an operator's list at a restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Redistribution {
+    /// Each item goes to one subtask; at the old parallelism each subtask gets its own items back.
+    Split,
+    /// Each subtask gets all items.
+    Union,
+    /// All subtasks held the same items; each gets them once.
+    Broadcast,
+}
+
+/// A list of one operator subtask that is not divided by key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatorStateHandle {
+    /// Name of the state within the operator.
+    pub name: String,
+    /// Who gets its items.
+    pub redistribution: Redistribution,
+    /// Position of the first item that is meant: 0, but for a part that a restore hands out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first: u64,
+    /// How many items are meant, from the first on.
+    pub items: u64,
+    /// A JSON array of the items.
+    pub data: StateData,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The state of one source split: readable in `_metadata`, so that people see where a restore reads on.
@@ -95,9 +149,25 @@ pub struct OperatorSnapshot {
     /// State by key group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keyed: Vec<KeyedStateHandle>,
+    /// Lists and broadcast state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operator: Vec<OperatorStateHandle>,
     /// Source splits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<SplitState>,
+}
+
+impl OperatorSnapshot {
+    /// Whether it holds no state.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keyed.is_empty() && self.operator.is_empty() && self.splits.is_empty()
+    }
+
+    /// Where the bytes of all its pieces are.
+    pub fn data(&self) -> impl Iterator<Item = &StateData> {
+        self.keyed.iter().map(|handle| &handle.data).chain(self.operator.iter().map(|handle| &handle.data))
+    }
 }
 
 /// Batches of one channel that an unaligned barrier overtook (B2, B3), in the format of `sluice_engine::in_flight`.

@@ -7,12 +7,13 @@
 use crate::simulation::Coverage;
 use crate::simulation::program::{Counts, Events, read_counts, read_in_flight};
 use crate::simulation::store::{ObjectStore, ROOT};
+use sluice_engine::state::merged::MergedState;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
-use sluice_protocol::state::StateData;
+use sluice_protocol::state::{KeyedStateKind, StateData};
 use sluice_protocol::{CheckpointId, Generation, ProcessId, Run};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +47,8 @@ pub struct Check {
     in_flight: Cell<u64>,
     /// Whether rows may count twice.
     pub at_least_once: bool,
+    /// What each completed checkpoint refers to, by directory.
+    files: BTreeMap<String, BTreeSet<String>>,
     /// Counts of the last completed checkpoint.
     pub last_counts: Counts,
     /// What happened.
@@ -72,6 +75,7 @@ impl Check {
             directives: BTreeMap::new(),
             in_flight: Cell::new(0),
             at_least_once: false,
+            files: BTreeMap::new(),
             last_counts: Counts::new(),
             coverage: Coverage::default(),
         }
@@ -268,6 +272,7 @@ impl Check {
             return Err(format!("K2: checkpoint {id} after {}", self.last_checkpoint));
         }
         self.last_checkpoint = id;
+        self.note_files(entry.generation, id, store)?;
         let (positions, counts) = self.read_checkpoint(entry.generation, id, store)?;
         let expected = self.events.counts(&positions);
         if !self.fits(&counts, &expected) {
@@ -307,13 +312,14 @@ impl Check {
                     return Err(format!("checkpoint {id} holds split {number} twice"));
                 }
             }
-            for handle in &operator.keyed {
+            let mut merged = MergedState::default();
+            for handle in operator.keyed.iter().rev() {
                 match handle.data.resolve(&directory) {
-                    StateData::Inline { bytes } => read_counts(&bytes, &mut counts)?,
+                    StateData::Inline { bytes } => read_counts(&mut merged, handle.kind, &bytes, &mut counts)?,
                     StateData::File { path, .. } => {
                         let bytes =
                             store.get(&path).ok_or_else(|| format!("K2: {path} of checkpoint {id} is missing"))?;
-                        read_counts(bytes, &mut counts)?;
+                        read_counts(&mut merged, handle.kind, bytes, &mut counts)?;
                     }
                 }
             }
@@ -349,6 +355,18 @@ impl Check {
             .all(|(key, (count, sum))| counts.get(key).is_some_and(|found| found.0 >= *count && found.1 >= *sum))
     }
 
+    /// Remembers the files of a completed checkpoint, and how many deltas are among them.
+    fn note_files(&mut self, generation: Generation, id: CheckpointId, store: &ObjectStore) -> Result<(), String> {
+        let directory = self.paths.checkpoint_directory(generation, id);
+        let key = self.paths.metadata(generation, id);
+        let bytes = store.get(&key).ok_or_else(|| format!("K2: {key} is missing when its entry stands"))?;
+        let metadata = Metadata::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
+        let handles = metadata.operators.iter().flat_map(|operator| &operator.keyed);
+        self.coverage.deltas += handles.filter(|handle| handle.kind == KeyedStateKind::Delta).count() as u64;
+        self.files.insert(directory.clone(), metadata.files(&directory).collect());
+        Ok(())
+    }
+
     /// A delete is about to take effect.
     ///
     /// # Errors
@@ -360,6 +378,13 @@ impl Check {
                 return Err(format!("L4: entry {number} is removed, the bound is {}", fold.trimmed_below));
             }
             self.coverage.trimmed += 1;
+        }
+        let directories =
+            fold.retained.iter().map(|one| self.paths.checkpoint_directory(one.key.generation, one.key.id));
+        for directory in directories.chain(self.restore.clone()) {
+            if self.files.get(&directory).is_some_and(|files| files.contains(key)) {
+                return Err(format!("K6: {key} is removed, but {directory} refers to it"));
+            }
         }
         if let Some((generation, id)) = self.paths.parse_checkpoint(key) {
             let is_retained = fold.retained.iter().any(|one| (one.key.generation, one.key.id) == (generation, id));
@@ -391,9 +416,13 @@ impl Check {
     pub fn on_quiet(&mut self, store: &ObjectStore) -> Result<(), String> {
         let fold = self.fold();
         let retained: BTreeSet<_> = fold.retained.iter().map(|one| (one.key.generation, one.key.id)).collect();
+        let directories = retained.iter().map(|(generation, id)| self.paths.checkpoint_directory(*generation, *id));
+        let referred_to: BTreeSet<&String> =
+            directories.filter_map(|directory| self.files.get(&directory)).flatten().collect();
         let swept_at = self.swept_at.unwrap_or(u64::MAX);
         for key in store.keys().filter(|key| self.paths.parse_ledger_entry(key).is_none()) {
-            let is_reached = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
+            let of_retained = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
+            let is_reached = of_retained || referred_to.contains(key);
             if !is_reached && self.puts.get(key).is_none_or(|put| *put <= swept_at) {
                 return Err(format!("K6: nobody has removed {key}, the ledger reaches {retained:?}"));
             }

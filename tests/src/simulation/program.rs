@@ -11,8 +11,9 @@ use sluice_engine::operator::{Clock, Collector, Operator, OperatorContext, Opera
 use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
 use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
+use sluice_engine::state::merged::MergedState;
 use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
-use sluice_protocol::state::{InFlightHandle, SplitState, StateData};
+use sluice_protocol::state::{InFlightHandle, KeyedStateKind, SplitState, StateData};
 use sluice_protocol::{SubtaskIndex, VertexId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -142,14 +143,18 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(columns.map(|name| Field::new(name, DataType::Int64, true)).to_vec()))
 }
 
-/// Adds the rows of a file of keyed state.
+/// Adds the rows of the next older file of keyed state that no newer one has overwritten.
 ///
 /// # Errors
 /// When it is none, or a key is there already.
-pub fn read_counts(bytes: &[u8], into: &mut Counts) -> Result<(), String> {
-    let batches = sluice_engine::state::file::read_keyed_state(&bytes.to_vec().into(), usize::MAX)
-        .map_err(|error| error.to_string())?;
-    for batch in batches {
+pub fn read_counts(
+    merged: &mut MergedState,
+    kind: KeyedStateKind,
+    bytes: &[u8],
+    into: &mut Counts,
+) -> Result<(), String> {
+    let batches = merged.read(&bytes.to_vec().into(), kind == KeyedStateKind::Delta, usize::MAX);
+    for batch in batches.map_err(|error| error.to_string())? {
         let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().values().to_vec();
         let (keys, counts, sums) = (column(1), column(2), column(3));
         for ((key, count), sum) in keys.into_iter().zip(counts).zip(sums) {

@@ -200,7 +200,7 @@ impl Scenario {
             bug,
             splits,
             rows,
-            keys: rng.u64(2..20),
+            keys: rng.u64(2..60),
             gap_millis: 100,
             parallelism,
             slots: rng.u32(1..=2),

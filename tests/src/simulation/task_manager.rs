@@ -11,17 +11,18 @@ use crate::simulation::program::ORDER;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, InputChannel, NumberedFrame, OutputChannel};
 use sluice_engine::in_flight::RestoredChannel;
-use sluice_engine::operator::{Clock, RestoredState};
+use sluice_engine::operator::{Clock, LayerRecorder, RestoredState};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
 use sluice_engine::task::{Step, Task, TaskEvent};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::job_master::SessionId;
 use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
-use sluice_protocol::state::SubtaskState;
+use sluice_protocol::state::{KeyedStateHandle, SubtaskState};
 use sluice_protocol::store::StoreOperation;
 use sluice_protocol::{CheckpointId, Generation, OperatorUid, ProcessId, Run, SubtaskId, TaskManagerId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the process does to the world.
 pub enum Effect {
@@ -42,7 +43,7 @@ pub enum Effect {
 }
 
 enum Operation {
-    Restore { run: Run, subtask: SubtaskId, uid: OperatorUid, name: String },
+    Restore { run: Run, subtask: SubtaskId, uid: OperatorUid, index: usize },
     Upload { run: Run, checkpoint: CheckpointId, subtask: SubtaskId, operation: StoreOperation, tries: u32 },
 }
 
@@ -75,6 +76,8 @@ struct Merged {
 struct Acknowledgement {
     state: SubtaskState,
     missing: usize,
+    /// To be told when all files are stored.
+    recorders: Vec<(Arc<dyn LayerRecorder>, Vec<KeyedStateHandle>)>,
 }
 
 /// The tasks of one run.

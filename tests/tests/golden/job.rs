@@ -8,9 +8,10 @@ use crate::memory::Connectors;
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
-use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState};
+use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState, WriteOptions};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
+use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Step, Task, TaskDescription, TaskEvent, TaskOptions};
 use sluice_protocol::graph::{Edge, JobGraph};
 use sluice_protocol::message::{Alignment, Barrier};
@@ -132,7 +133,7 @@ impl Job {
         let restored = operators.entry(snapshot.uid).or_default();
         for handle in snapshot.keyed {
             let StateData::Inline { bytes } = handle.data else { panic!("all state is inline here") };
-            restored.keyed.push(RestoredKeyed { name: handle.name, bytes: bytes.into() });
+            restored.keyed.push(RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() });
         }
         let owner = |split: &str| vertex.source.as_ref().map(|(_, source)| source.owner(split, parallelism));
         restored.splits.extend(snapshot.splits.into_iter().filter(|state| owner(&state.split) == Some(subtask.index)));
@@ -173,7 +174,7 @@ impl Job {
                 TaskEvent::Snapshot(mut snapshot) => {
                     snapshots += 1;
                     in_flight.extend(snapshot.in_flight.drain(..).map(|share| handle(&share, &graph)));
-                    let states = snapshot.write().expect("state can be written");
+                    let states = snapshot.write(&WriteOptions::default()).expect("state can be written");
                     operators.extend(states.into_iter().map(|(uid, state)| handles(uid, subtask.index, state)));
                 }
                 TaskEvent::Declined { error, .. } => panic!("a checkpoint was declined: {error}"),
@@ -269,6 +270,7 @@ impl Job {
                     state: state.operators,
                     in_flight: state.in_flight,
                     options: TaskOptions { batch_rows: 64, ..TaskOptions::default() },
+                    state_backend: StateBackend::Hash,
                     clock: Arc::new(|| Timestamp(0)),
                 };
                 self.tasks.push(Task::new(description, Arc::new(|| {})));
@@ -288,9 +290,10 @@ fn handles(uid: OperatorUid, subtask: SubtaskIndex, state: OperatorState) -> Ope
         name: piece.name,
         key_groups: piece.key_groups,
         rows: piece.rows,
+        kind: piece.kind,
         data: StateData::Inline { bytes: piece.bytes },
     });
-    OperatorSnapshot { uid, subtask, keyed: keyed.collect(), splits: state.splits }
+    OperatorSnapshot { uid, subtask, keyed: keyed.collect(), operator: vec![], splits: state.splits }
 }
 
 /// All channels of a graph, before tasks take their ends.

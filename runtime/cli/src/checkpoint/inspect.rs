@@ -13,7 +13,9 @@ use sluice_node::edge::now;
 use sluice_protocol::graph::OperatorInfo;
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::METADATA;
-use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData};
+use sluice_protocol::state::{
+    KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData,
+};
 use sluice_protocol::{KeyGroupRange, OperatorUid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,6 +31,7 @@ pub(super) async fn inspect(place: &Place, rows: usize) -> Result<(), CommandErr
         let _ = writeln!(text, "\n{}  ({:?})\n  uid {}", info.description, info.kind, info.uid);
         text.push_str(&describe_splits(&snapshots));
         text.push_str(&describe_keyed(&snapshots));
+        text.push_str(&describe_lists(&snapshots));
         if rows > 0 {
             text.push_str(&show_rows(place, &directory, &snapshots, rows).await?);
         }
@@ -160,32 +163,62 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn keyed<'a>(snapshots: &'a [&OperatorSnapshot]) -> impl Iterator<Item = (u32, &'a KeyedStateHandle)> {
+fn keyed<'a>(snapshots: &'a [&OperatorSnapshot]) -> impl DoubleEndedIterator<Item = (u32, &'a KeyedStateHandle)> {
     snapshots.iter().flat_map(|snapshot| snapshot.keyed.iter().map(|handle| (snapshot.subtask.0, handle)))
 }
 
 fn describe_keyed(snapshots: &[&OperatorSnapshot]) -> String {
     let rows: Vec<Vec<String>> = keyed(snapshots)
         .map(|(subtask, handle)| {
-            let place = match &handle.data {
-                StateData::Inline { .. } => "in _metadata".to_owned(),
-                StateData::File { path, .. } => path.clone(),
-            };
             let KeyGroupRange { start, end } = handle.key_groups;
             vec![
                 handle.name.clone(),
                 subtask.to_string(),
                 format!("{start}-{}", end.saturating_sub(1)),
+                match handle.kind {
+                    KeyedStateKind::Full => "full".to_owned(),
+                    KeyedStateKind::Delta => "delta".to_owned(),
+                },
                 output::thousands(handle.rows),
                 output::bytes(handle.data.size()),
-                place,
+                file(&handle.data),
             ]
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    output::table(&["STATE", "SUBTASK", "KEY GROUPS", "ROWS", "SIZE", "FILE"], &rows, "  ")
+    output::table(&["STATE", "SUBTASK", "KEY GROUPS", "KIND", "ROWS", "SIZE", "FILE"], &rows, "  ")
+}
+
+fn describe_lists(snapshots: &[&OperatorSnapshot]) -> String {
+    let lists = snapshots.iter().flat_map(|one| one.operator.iter().map(|handle| (one.subtask.0, handle)));
+    let row = |(subtask, handle): (u32, &OperatorStateHandle)| {
+        vec![
+            handle.name.clone(),
+            subtask.to_string(),
+            match handle.redistribution {
+                Redistribution::Split => "split".to_owned(),
+                Redistribution::Union => "union".to_owned(),
+                Redistribution::Broadcast => "broadcast".to_owned(),
+            },
+            output::thousands(handle.items),
+            output::bytes(handle.data.size()),
+            file(&handle.data),
+        ]
+    };
+    let rows: Vec<Vec<String>> = lists.map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    output::table(&["LIST", "SUBTASK", "GOES", "ITEMS", "SIZE", "FILE"], &rows, "  ")
+}
+
+fn file(data: &StateData) -> String {
+    match data {
+        StateData::Inline { .. } => "in _metadata".to_owned(),
+        StateData::File { path, .. } => path.clone(),
+    }
 }
 
 /// Up to `limit` rows of each state, over all subtasks.
@@ -211,11 +244,17 @@ async fn show_rows(
 mod tests {
     use super::{describe_keyed, describe_splits};
     use serde_json::json;
-    use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData};
+    use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, OperatorSnapshot, SplitState, StateData};
     use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskIndex};
 
     fn snapshot(subtask: u32) -> OperatorSnapshot {
-        OperatorSnapshot { uid: OperatorUid::from("pv"), subtask: SubtaskIndex(subtask), keyed: vec![], splits: vec![] }
+        OperatorSnapshot {
+            uid: OperatorUid::from("pv"),
+            subtask: SubtaskIndex(subtask),
+            keyed: vec![],
+            operator: vec![],
+            splits: vec![],
+        }
     }
 
     #[test]
@@ -234,20 +273,21 @@ mod tests {
 
     #[test]
     fn keyed_state_is_shown_by_subtask() {
-        let handle = |data| KeyedStateHandle {
+        let handle = |kind, data| KeyedStateHandle {
             name: "groups".to_owned(),
             key_groups: KeyGroupRange { start: 0, end: 64 },
             rows: 12_345,
+            kind,
             data,
         };
         let keyed = vec![
-            handle(StateData::Inline { bytes: vec![0; 100] }),
-            handle(StateData::File { path: "state-1.parquet".to_owned(), size: 2048 }),
+            handle(KeyedStateKind::Full, StateData::Inline { bytes: vec![0; 100] }),
+            handle(KeyedStateKind::Delta, StateData::File { path: "../shared/1.parquet".to_owned(), size: 2048 }),
         ];
         let text = describe_keyed(&[&OperatorSnapshot { keyed, ..snapshot(3) }]);
-        let expected = "  STATE   SUBTASK  KEY GROUPS  ROWS    SIZE     FILE\n  \
-                        groups  3        0-63        12,345  100 B    in _metadata\n  \
-                        groups  3        0-63        12,345  2.0 KiB  state-1.parquet\n";
+        let expected = "  STATE   SUBTASK  KEY GROUPS  KIND   ROWS    SIZE     FILE\n  \
+                        groups  3        0-63        full   12,345  100 B    in _metadata\n  \
+                        groups  3        0-63        delta  12,345  2.0 KiB  ../shared/1.parquet\n";
         assert_eq!(text, expected);
     }
 }

@@ -5,8 +5,8 @@ use crate::error::CommandError;
 use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bytes::Bytes;
-use sluice_engine::state::file::read_keyed_state;
-use sluice_protocol::state::{KeyedStateHandle, StateData};
+use sluice_engine::state::merged::MergedState;
+use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, StateData};
 
 /// Rows with the names of their columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,17 +17,18 @@ pub(crate) struct Rows {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Reads up to `limit` rows of these pieces of one state; `directory` is the checkpoint's.
+/// Reads up to `limit` rows of one state, deltas laid over the files before them; `directory` is the checkpoint's.
 pub(crate) async fn read_rows<'a>(
     place: &Place,
     directory: &str,
-    handles: impl Iterator<Item = &'a KeyedStateHandle>,
+    handles: impl DoubleEndedIterator<Item = &'a KeyedStateHandle>,
     limit: usize,
 ) -> Result<Rows, CommandError> {
-    let mut table = Rows::default();
-    for handle in handles {
-        if table.rows.len() >= limit {
-            break;
+    let (mut table, mut merged) = (Rows::default(), MergedState::default());
+    for handle in handles.rev() {
+        let is_delta = handle.kind == KeyedStateKind::Delta;
+        if table.rows.len() >= limit && !is_delta {
+            continue;
         }
         let (source, bytes) = match handle.data.resolve(directory) {
             StateData::Inline { bytes } => (format!("{directory}/_metadata"), Bytes::from(bytes)),
@@ -37,14 +38,20 @@ pub(crate) async fn read_rows<'a>(
                 (path.clone(), bytes.ok_or_else(missing)?)
             }
         };
-        decode(&bytes, limit, &mut table).map_err(|detail| CommandError::State { place: source, detail })?;
+        let wanted = limit.saturating_sub(table.rows.len());
+        decode(&bytes, (&mut merged, is_delta), wanted, &mut table)
+            .map_err(|detail| CommandError::State { place: source, detail })?;
     }
     Ok(table)
 }
 
-fn decode(bytes: &Bytes, limit: usize, table: &mut Rows) -> Result<(), String> {
-    let wanted = limit.saturating_sub(table.rows.len());
-    for batch in read_keyed_state(bytes, wanted).map_err(|error| error.to_string())? {
+fn decode(
+    bytes: &Bytes,
+    (merged, is_delta): (&mut MergedState, bool),
+    wanted: usize,
+    table: &mut Rows,
+) -> Result<(), String> {
+    for batch in merged.read(bytes, is_delta, wanted).map_err(|error| error.to_string())? {
         add_rows(&batch, table).map_err(|error| error.to_string())?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use sluice_protocol::ledger::entry::CheckpointKey;
 use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, LedgerState, RetainedCheckpoint, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
-use sluice_protocol::state::{KeyedStateHandle, OperatorSnapshot, StateData};
+use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, OperatorSnapshot, StateData};
 use sluice_protocol::{
     AppendId, Attempt, CheckpointId, Generation, JobId, KeyGroupRange, OperatorUid, ProcessId, Run, SubtaskIndex,
     Timestamp, key_group,
@@ -86,8 +86,10 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
             name: "groups".to_owned(),
             key_groups: KeyGroupRange { start: 0, end: 128 },
             rows: 2,
+            kind: KeyedStateKind::Full,
             data,
         }],
+        operator: Vec::new(),
         splits: Vec::new(),
     };
     let file = state_file(&[("app1", 50_000), ("app2", 10_000)]);

@@ -34,6 +34,7 @@ fn a_rate_is_kept_by_all_writers_together_and_the_task_is_woken() {
             parallelism: 2,
             key_groups: KeyGroupRange { start: 0, end: 64 },
             max_parallelism: 128,
+            state_backend: sluice_engine::state::StateBackend::default(),
         },
         waker: Arc::new(move || {
             wakes.fetch_add(1, Ordering::SeqCst);

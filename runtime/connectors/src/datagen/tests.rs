@@ -38,6 +38,7 @@ fn context(subtask: u32, parallelism: u32) -> SourceContext {
             parallelism,
             key_groups: KeyGroupRange { start: 0, end: 128 },
             max_parallelism: 128,
+            state_backend: sluice_engine::state::StateBackend::default(),
         },
         waker: Arc::new(|| ()),
         clock: Arc::new(|| Timestamp(0)),
@@ -47,7 +48,7 @@ fn context(subtask: u32, parallelism: u32) -> SourceContext {
 fn open(factory: &DatagenSourceFactory, subtask: u32, parallelism: u32, splits: &[SplitState]) -> Box<dyn Source> {
     let mut source = factory.create().unwrap();
     let owned = splits.iter().filter(|split| factory.owner(&split.split, parallelism).0 == subtask).cloned().collect();
-    let state = RestoredState { restored: !splits.is_empty(), keyed: vec![], splits: owned };
+    let state = RestoredState { restored: !splits.is_empty(), splits: owned, ..RestoredState::default() };
     source.open(context(subtask, parallelism), state).unwrap();
     source
 }
@@ -231,7 +232,9 @@ fn foreign_state_is_refused_by_name() {
     for (split, state) in [("test-0", serde_json::json!({"offset": 1})), ("datagen-1", serde_json::json!({"at": 1}))] {
         let mut source = made.create().unwrap();
         let splits = vec![SplitState { split: split.to_owned(), state }];
-        let error = source.open(context(0, 1), RestoredState { restored: true, keyed: vec![], splits }).unwrap_err();
+        let error = source
+            .open(context(0, 1), RestoredState { restored: true, splits, ..RestoredState::default() })
+            .unwrap_err();
         assert!(error.to_string().contains(split), "{error}");
     }
 }

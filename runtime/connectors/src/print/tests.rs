@@ -14,6 +14,7 @@ fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         parallelism,
         key_groups: KeyGroupRange { start: 0, end: 128 },
         max_parallelism: 128,
+        state_backend: sluice_engine::state::StateBackend::default(),
     }
 }
 

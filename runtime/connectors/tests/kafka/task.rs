@@ -56,6 +56,7 @@ fn context(subtask: u32, parallelism: u32) -> OperatorContext {
         parallelism,
         key_groups: KeyGroupRange { start: 0, end: 128 },
         max_parallelism: 128,
+        state_backend: sluice_engine::state::StateBackend::default(),
     }
 }
 
@@ -81,6 +82,7 @@ impl Reader {
         let owned = |split: &&SplitState| factory.owner(&split.split, parallelism).0 == subtask;
         let state = RestoredState {
             restored: restored.is_some(),
+            operator: Vec::new(),
             keyed: vec![],
             splits: restored.unwrap_or_default().iter().filter(owned).cloned().collect(),
         };

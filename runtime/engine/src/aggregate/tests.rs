@@ -4,6 +4,7 @@ use super::*;
 use crate::batch::RowKind::{self, Delete, Insert, UpdateAfter, UpdateBefore};
 use crate::operator::{OperatorState, RestoredKeyed};
 use crate::testing::{Collected, Random, View, context, lines};
+use crate::testing::{restored, written};
 use arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt8Array,
 };
@@ -231,10 +232,8 @@ struct Subtasks(Vec<Box<dyn Operator>>);
 
 impl Subtasks {
     fn new(factory: &GroupAggregateFactory, parallelism: u32, states: &[OperatorState]) -> Self {
-        let keyed: Vec<RestoredKeyed> = (states.iter().flat_map(|state| &state.keyed))
-            .map(|piece| RestoredKeyed { name: piece.name.clone(), bytes: piece.bytes.clone().into() })
-            .collect();
-        let state = RestoredState { restored: !states.is_empty(), keyed, splits: Vec::new() };
+        let keyed: Vec<RestoredKeyed> = (states.iter().flat_map(|state| &state.keyed)).map(restored).collect();
+        let state = RestoredState { restored: !states.is_empty(), keyed, ..RestoredState::default() };
         Self((0..parallelism).map(|index| opened(factory, index, parallelism, state.clone())).collect())
     }
 
@@ -256,7 +255,7 @@ impl Subtasks {
     }
 
     fn freeze(&mut self) -> Vec<Box<dyn SnapshotWriter>> {
-        self.0.iter_mut().map(|operator| operator.snapshot().unwrap().unwrap()).collect()
+        self.0.iter_mut().map(|operator| operator.snapshot(CheckpointId(1)).unwrap().unwrap()).collect()
     }
 }
 
@@ -278,7 +277,7 @@ fn state_restored_at_another_parallelism_goes_on_as_if_nothing_had_happened() {
         }
         assert_eq!(view.0, later.expect(), "the frozen state does not disturb the live one");
 
-        let states: Vec<OperatorState> = frozen.into_iter().map(|writer| writer.write().unwrap()).collect();
+        let states: Vec<OperatorState> = frozen.iter().map(|writer| written(writer.as_ref())).collect();
         let mut view = at_snapshot;
         let mut new = Subtasks::new(&factory, after, &states);
         for _ in 0..10 {
@@ -293,7 +292,7 @@ fn state_with_other_columns_is_refused_naming_both_sides() {
     let factory = count_and_sum(&rows(&[]).schema(), true);
     let mut operator = opened(&factory, 0, 1, RestoredState::default());
     process(operator.as_mut(), Batch::inserts(rows(&[(1, Some(1))])));
-    let state = operator.snapshot().unwrap().unwrap().write().unwrap();
+    let state = written(operator.snapshot(CheckpointId(1)).unwrap().unwrap().as_ref());
     let spec = GroupAggregateSpec {
         input: rows(&[]).schema(),
         keys: vec![0],
@@ -302,8 +301,9 @@ fn state_with_other_columns_is_refused_naming_both_sides() {
         emit_update_before: true,
     };
     let mut other = GroupAggregateFactory::new(spec).unwrap().create().unwrap();
-    let keyed = vec![RestoredKeyed { name: STATE_NAME.to_owned(), bytes: state.keyed[0].bytes.clone().into() }];
-    let error = other.open(&context(0, 1), RestoredState { restored: true, keyed, splits: Vec::new() }).unwrap_err();
+    let keyed = vec![restored(&state.keyed[0])];
+    let error =
+        other.open(&context(0, 1), RestoredState { restored: true, keyed, ..RestoredState::default() }).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, TaskError::IncompatibleState(_)));
     assert!(text.contains("n Int64, s Int64, s$values Int64") && text.contains("pv Int64"), "{text}");

@@ -34,6 +34,7 @@ fn start(
         state: BTreeMap::new(),
         in_flight: Vec::new(),
         options: TaskOptions::default(),
+        state_backend: crate::state::StateBackend::default(),
         clock: Arc::new(|| Timestamp(0)),
     };
     let (sender, receiver) = messages();

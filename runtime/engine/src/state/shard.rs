@@ -5,6 +5,7 @@
 
 use super::arena::{Arena, FrozenArena};
 use super::cow::CopyOnWrite;
+use super::hash::ShardChanges;
 use hashbrown::HashTable;
 use hashbrown::hash_table;
 use sluice_protocol::key_group::{self, encode};
@@ -12,6 +13,12 @@ use std::sync::Arc;
 
 /// Rows of a chunk: what is copied when one row of it is written during a snapshot.
 pub(super) const CHUNK_ROWS: usize = 256;
+
+/// Words of a bit per row of a chunk.
+pub(super) const MASK_WORDS: usize = CHUNK_ROWS / 64;
+
+/// Keys of a key group that are listed as removed between two freezes at least, however few rows there are.
+const MOST_REMOVED: usize = 4096;
 
 /// An index entry.
 #[derive(Debug, Clone, Copy)]
@@ -31,12 +38,33 @@ pub(super) struct Shard {
     null: Option<Entry>,
     rows: Rows,
     arena: Arena,
+    changes: ShardChanges,
 }
 
 #[derive(Debug, Default)]
 struct Rows {
-    chunks: Vec<CopyOnWrite<Vec<u64>>>,
+    chunks: Vec<Chunk>,
     count: usize,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    rows: CopyOnWrite<Vec<u64>>,
+    /// Which rows were written since the last freeze; beside the rows' address, which is read anyway.
+    written: [u64; MASK_WORDS],
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self { rows: CopyOnWrite::Owned(Vec::new()), written: [0; MASK_WORDS] }
+    }
+}
+
+impl Chunk {
+    #[inline]
+    fn note(&mut self, position: usize) {
+        self.written[position / 64] |= 1 << (position % 64);
+    }
 }
 
 /// The rows of a shard, shared.
@@ -60,10 +88,11 @@ impl Rows {
     fn push(&mut self, width: usize, key: u64) -> u32 {
         let row = self.count;
         if row.is_multiple_of(CHUNK_ROWS) {
-            self.chunks.push(CopyOnWrite::Owned(Vec::new()));
+            self.chunks.push(Chunk::default());
         }
         if let Some(chunk) = self.chunks.last_mut() {
-            let chunk = chunk.get_mut();
+            chunk.note(row % CHUNK_ROWS);
+            let chunk = chunk.rows.get_mut();
             chunk.push(key);
             chunk.resize(chunk.len() + width - 1, 0);
         }
@@ -74,19 +103,27 @@ impl Rows {
     #[inline]
     fn get(&self, width: usize, row: u32) -> &[u64] {
         let (chunk, offset) = (row as usize / CHUNK_ROWS, row as usize % CHUNK_ROWS * width);
-        &self.chunks[chunk].get()[offset..offset + width]
+        &self.chunks[chunk].rows.get()[offset..offset + width]
     }
 
     #[inline]
     fn get_mut(&mut self, width: usize, row: u32) -> &mut [u64] {
+        let (chunk, position) = (row as usize / CHUNK_ROWS, row as usize % CHUNK_ROWS);
+        let chunk = &mut self.chunks[chunk];
+        chunk.note(position);
+        &mut chunk.rows.get_mut()[position * width..(position + 1) * width]
+    }
+
+    /// To change where a key lies, not what it is.
+    fn key_position_mut(&mut self, width: usize, row: u32) -> &mut u64 {
         let (chunk, offset) = (row as usize / CHUNK_ROWS, row as usize % CHUNK_ROWS * width);
-        &mut self.chunks[chunk].get_mut()[offset..offset + width]
+        &mut self.chunks[chunk].rows.get_mut()[offset]
     }
 
     fn pop(&mut self, width: usize) {
         self.count -= 1;
         if let Some(chunk) = self.chunks.last_mut() {
-            let chunk = chunk.get_mut();
+            let chunk = chunk.rows.get_mut();
             chunk.truncate(chunk.len() - width);
             if chunk.is_empty() {
                 self.chunks.pop();
@@ -104,6 +141,7 @@ impl Shard {
             null: None,
             rows: Rows::default(),
             arena: Arena::default(),
+            changes: ShardChanges::default(),
         }
     }
 
@@ -163,6 +201,7 @@ impl Shard {
     /// Removes a row; the last one takes its place.
     pub(super) fn remove(&mut self, row: u32) {
         let key = self.rows.get(self.width, row)[0];
+        self.note_removed(row, key);
         if self.null.is_some_and(|null| null.row == row) {
             self.null = None;
         } else if let Ok(entry) = self.index.find_entry(self.spread_hash_of(key), |entry| entry.row == row) {
@@ -178,6 +217,20 @@ impl Shard {
         self.rows.pop(self.width);
         if self.arena.is_wasteful() {
             self.rebuild_arena();
+        }
+    }
+
+    fn note_removed(&mut self, row: u32, key: u64) {
+        let removed = &mut self.changes.removed;
+        if removed.len() > self.rows.count / 2 + MOST_REMOVED {
+            removed.overflow();
+        }
+        if !self.bigint {
+            removed.push_encoded(self.arena.get(key));
+        } else if self.null.is_some_and(|null| null.row == row) {
+            removed.null = true;
+        } else {
+            removed.words.push(key);
         }
     }
 
@@ -202,17 +255,25 @@ impl Shard {
         let mut arena = Arena::default();
         for row in 0..self.rows.count as u32 {
             let position = self.rows.get(self.width, row)[0];
-            self.rows.get_mut(self.width, row)[0] = arena.push(self.arena.get(position));
+            *self.rows.key_position_mut(self.width, row) = arena.push(self.arena.get(position));
         }
         self.arena = arena;
     }
 
-    pub(super) fn freeze(&mut self) -> FrozenShard {
-        FrozenShard {
-            chunks: self.rows.chunks.iter_mut().map(CopyOnWrite::freeze).collect(),
+    pub(super) fn freeze(&mut self) -> (FrozenShard, ShardChanges) {
+        let frozen = FrozenShard {
+            chunks: self.rows.chunks.iter_mut().map(|chunk| chunk.rows.freeze()).collect(),
             rows: self.rows.count,
             null_row: self.null.map(|null| null.row),
             arena: self.arena.freeze(),
-        }
+        };
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.written = self.rows.chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.written)).collect();
+        (frozen, changes)
+    }
+
+    pub(super) fn forget_changes(&mut self) {
+        self.changes = ShardChanges::default();
+        self.rows.chunks.iter_mut().for_each(|chunk| chunk.written = [0; MASK_WORDS]);
     }
 }

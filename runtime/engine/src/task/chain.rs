@@ -164,9 +164,9 @@ impl Chain {
         self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::EndOfInput))
     }
 
-    pub(super) fn freeze(&mut self, frozen: &mut FrozenOperators) -> Result<(), TaskError> {
+    pub(super) fn freeze(&mut self, checkpoint: CheckpointId, frozen: &mut FrozenOperators) -> Result<(), TaskError> {
         for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
-            if let Some(writer) = operator.snapshot()? {
+            if let Some(writer) = operator.snapshot(checkpoint)? {
                 frozen.push((uid.clone(), writer));
             }
         }

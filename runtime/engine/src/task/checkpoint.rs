@@ -185,7 +185,7 @@ impl Task {
         if self.aborted.contains(&checkpoint) {
             return None;
         }
-        match running.freeze() {
+        match running.freeze(draft.barrier.checkpoint) {
             Ok(operators) => {
                 self.meter.cut(checkpoint);
                 Some(operators)
@@ -252,14 +252,14 @@ impl Running {
         outputs.into_iter().chain(inputs).min()
     }
 
-    fn freeze(&mut self) -> Result<FrozenOperators, TaskError> {
+    fn freeze(&mut self, checkpoint: CheckpointId) -> Result<FrozenOperators, TaskError> {
         let mut frozen = FrozenOperators::new();
         if let Input::Source { uid, source } = &mut self.input {
             let splits = source.snapshot()?;
             let state = crate::operator::OperatorState { splits, ..Default::default() };
             frozen.push((uid.clone(), Box::new(state)));
         }
-        self.chain.freeze(&mut frozen)?;
+        self.chain.freeze(checkpoint, &mut frozen)?;
         Ok(frozen)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::TaskError;
 use crate::in_flight::InFlight;
-use crate::operator::{OperatorState, SnapshotWriter};
+use crate::operator::{KeyedPiece, OperatorState, SnapshotWriter, WriteOptions};
 use sluice_protocol::message::{Barrier, CheckpointMetrics};
 use sluice_protocol::{CheckpointId, OperatorUid, SubtaskId, TimeSpan, Timestamp};
 use std::fmt;
@@ -72,8 +72,31 @@ impl TaskSnapshot {
     ///
     /// # Errors
     /// When a state cannot be encoded; the checkpoint is then to be declined.
-    pub fn write(self) -> Result<Vec<(OperatorUid, OperatorState)>, TaskError> {
-        self.operators.into_iter().map(|(uid, writer)| Ok((uid, writer.write()?))).collect()
+    pub fn write(&self, options: &WriteOptions) -> Result<Vec<(OperatorUid, OperatorState)>, TaskError> {
+        let mut pieces: Vec<(OperatorUid, KeyedPiece)> = Vec::new();
+        let mut states = self.write_pieces(options, &mut |uid, piece| {
+            pieces.push((uid.clone(), piece));
+            Ok(())
+        })?;
+        for (uid, piece) in pieces {
+            states.iter_mut().filter(|(other, _)| *other == uid).for_each(|(_, state)| state.keyed.push(piece.clone()));
+        }
+        Ok(states)
+    }
+
+    /// As [`Self::write`], but pieces of keyed state are handed over one by one.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and when `take` fails.
+    pub fn write_pieces(
+        &self,
+        options: &WriteOptions,
+        take: &mut dyn FnMut(&OperatorUid, KeyedPiece) -> Result<(), TaskError>,
+    ) -> Result<Vec<(OperatorUid, OperatorState)>, TaskError> {
+        let write = |(uid, writer): &(OperatorUid, Box<dyn SnapshotWriter>)| {
+            Ok((uid.clone(), writer.write(options, &mut |piece| take(uid, piece))?))
+        };
+        self.operators.iter().map(write).collect()
     }
 }
 

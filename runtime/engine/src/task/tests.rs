@@ -6,7 +6,7 @@ mod worked;
 use super::*;
 use crate::batch::Batch;
 use crate::channel::{ChannelId, Frame, OutputChannel, channel};
-use crate::operator::{OperatorState, RestoredKeyed};
+use crate::operator::{OperatorState, WriteOptions};
 use crate::state::file::read_keyed_state;
 use crate::testing::connectors::{Kept, Numbers, aggregate_program, numbers, source_program};
 use crate::testing::{Random, View, lines};
@@ -44,6 +44,7 @@ fn task(setup: Setup) -> Task {
         state: setup.state.unwrap_or_default(),
         in_flight: Vec::new(),
         options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
+        state_backend: crate::state::StateBackend::default(),
         clock: Arc::new(|| Timestamp(0)),
     };
     Task::new(description, Arc::new(|| {}))
@@ -94,7 +95,7 @@ fn snapshots(events: Vec<TaskEvent>) -> Vec<TaskSnapshot> {
 
 /// Key, count and sum of every group in a snapshot of an aggregate task.
 fn groups(snapshot: TaskSnapshot) -> Vec<String> {
-    let states = snapshot.write().unwrap();
+    let states = snapshot.write(&WriteOptions::default()).unwrap();
     let mut groups = Vec::new();
     for piece in states.iter().flat_map(|(_, state)| &state.keyed) {
         for batch in read_keyed_state(&piece.bytes.clone().into(), usize::MAX).unwrap() {
@@ -147,7 +148,7 @@ fn a_source_cuts_between_two_batches_and_its_position_counts_what_was_handed_out
     settle(&mut task, 0);
     let events = task.take_events();
     assert_eq!(names(&events), ["running", "snapshot", "finished"]);
-    let states = snapshots(events).remove(0).write().unwrap();
+    let states = snapshots(events).remove(0).write(&WriteOptions::default()).unwrap();
     assert_eq!(states[0].0.as_str(), "numbers");
     assert_eq!(states[0].1.splits[0].state, 300);
     let frames: Vec<Frame> = std::iter::from_fn(|| output.pop()).map(|numbered| numbered.frame).collect();
@@ -157,7 +158,7 @@ fn a_source_cuts_between_two_batches_and_its_position_counts_what_was_handed_out
     assert!(matches!(frames.last(), Some(Frame::EndOfInput)));
     task.handle().trigger(barrier(8));
     settle(&mut task, 0);
-    let states = snapshots(task.take_events()).remove(0).write().unwrap();
+    let states = snapshots(task.take_events()).remove(0).write(&WriteOptions::default()).unwrap();
     assert_eq!(states[0].1.splits[0].state, 1000, "a finished task takes part in checkpoints");
     assert!(matches!(output.pop().unwrap().frame, Frame::Barrier(found) if found == barrier(8)));
 }
@@ -349,11 +350,9 @@ impl Job {
 }
 
 fn collect(snapshot: TaskSnapshot, states: &mut States) {
-    for (uid, OperatorState { keyed, splits }) in snapshot.write().unwrap() {
+    for (uid, OperatorState { keyed, splits, .. }) in snapshot.write(&WriteOptions::default()).unwrap() {
         let state = states.entry(uid).or_default();
-        let restored =
-            |piece: crate::operator::KeyedPiece| RestoredKeyed { name: piece.name, bytes: piece.bytes.into() };
-        state.keyed.extend(keyed.into_iter().map(restored));
+        state.keyed.extend(keyed.iter().map(crate::testing::restored));
         state.splits.extend(splits);
     }
 }

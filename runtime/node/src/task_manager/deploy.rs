@@ -1,5 +1,6 @@
 //! From a deployment to channels and task descriptions: pure, but for making the queues.
 
+use super::Equipment;
 use crate::data_plane::{Incoming, Outgoing};
 use crate::edge;
 use crate::job::JobDescription;
@@ -26,7 +27,8 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// When it does not fit the program: the JobManager runs another one.
-pub(crate) fn plan(job: &JobDescription, own: &TaskManagerId, deployment: &Deployment) -> Result<Plan, Failure> {
+pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Deployment) -> Result<Plan, Failure> {
+    let job = &equipment.job;
     let graph = &job.program.graph;
     let places: BTreeMap<SubtaskId, &Placement> =
         deployment.placement.iter().map(|placement| (placement.subtask, placement)).collect();
@@ -58,6 +60,7 @@ pub(crate) fn plan(job: &JobDescription, own: &TaskManagerId, deployment: &Deplo
             restored: task.restore.is_some(),
             state: BTreeMap::new(),
             in_flight: Vec::new(),
+            state_backend: equipment.state_backend.clone(),
             options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
             clock: edge::clock(),
         })

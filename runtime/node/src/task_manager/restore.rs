@@ -8,19 +8,24 @@ use crate::job_manager::store::jittered;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::in_flight::RestoredChannel;
-use sluice_engine::operator::{RestoredKeyed, RestoredState};
+use sluice_engine::operator::{RestoredKeyed, RestoredList, RestoredState};
+use sluice_engine::state::{SpooledFile, StateBackend, StateBytes};
 use sluice_protocol::failure::Failure;
 use sluice_protocol::message::TaskDeployment;
-use sluice_protocol::state::{StateData, SubtaskState};
+use sluice_protocol::state::{OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
 use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const PARALLEL: usize = 8;
+const PARALLEL: usize = 4;
+
+/// What was fetched, by path.
+type Files = BTreeMap<String, StateBytes>;
 
 /// What one task restores.
 #[derive(Default)]
@@ -40,8 +45,11 @@ pub(crate) async fn fetch(
     tasks: &[TaskDeployment],
 ) -> Result<BTreeMap<SubtaskId, TaskState>, Failure> {
     let paths: BTreeSet<String> = tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
-    let files: BTreeMap<String, Bytes> = futures::stream::iter(paths)
-        .map(|path| async move { fetch_file(equipment, &path).await.map(|bytes| (path, bytes)) })
+    let files: Files = futures::stream::iter(paths)
+        .map(|path| async move {
+            let bytes = fetch_file(equipment, &path).await?;
+            Ok::<_, Failure>((path, spool(equipment, bytes).await?))
+        })
         .buffer_unordered(PARALLEL)
         .try_collect()
         .await?;
@@ -57,9 +65,21 @@ pub(crate) async fn fetch(
 }
 
 fn file_paths(state: &SubtaskState) -> impl Iterator<Item = String> {
-    state.operators.iter().flat_map(|operator| &operator.keyed).filter_map(|keyed| match &keyed.data {
+    state.operators.iter().flat_map(OperatorSnapshot::data).filter_map(|data| match data {
         StateData::File { path, .. } => Some(path.clone()),
         StateData::Inline { .. } => None,
+    })
+}
+
+/// With backend Disk, what was fetched waits on the disk for being read: state may be larger than memory.
+async fn spool(equipment: &Equipment, bytes: Bytes) -> Result<StateBytes, Failure> {
+    let StateBackend::Disk(space) = &equipment.state_backend else { return Ok(bytes.into()) };
+    let path = space.directory().join(format!("restore-{}", crate::edge::random_id()));
+    let written = tokio::fs::write(&path, bytes).await;
+    let file = StateBytes::Spooled(Arc::new(SpooledFile::new(path)));
+    written.map(|()| file).map_err(|error| {
+        let place = space.directory().display();
+        Failure::external("StateUnreadable", format!("fetched state cannot be written to {place}: {error}"))
     })
 }
 
@@ -110,7 +130,7 @@ fn assemble(
     equipment: &Equipment,
     subtask: SubtaskId,
     restore: &SubtaskState,
-    files: &BTreeMap<String, Bytes>,
+    files: &Files,
 ) -> Result<BTreeMap<OperatorUid, RestoredState>, Failure> {
     let program = &equipment.job.program;
     let vertex = subtask.vertex.0 as usize;
@@ -125,13 +145,11 @@ fn assemble(
             if keyed.key_groups.intersection(own).is_empty() {
                 continue;
             }
-            let bytes = match &keyed.data {
-                StateData::Inline { bytes } => Bytes::from(bytes.clone()),
-                StateData::File { path, .. } => files.get(path).cloned().ok_or_else(|| {
-                    Failure::external("StateUnreadable", format!("state file {path} was not fetched"))
-                })?,
-            };
-            restored.keyed.push(RestoredKeyed { name: keyed.name.clone(), bytes });
+            let bytes = bytes_of(&keyed.data, files)?;
+            restored.keyed.push(RestoredKeyed { name: keyed.name.clone(), kind: keyed.kind, bytes });
+        }
+        for list in &operator.operator {
+            restored.operator.push(read_list(&operator.uid, list, files)?);
         }
         let owned = operator.splits.iter().filter(|split| {
             source.is_none_or(|(_, factory)| factory.owner(&split.split, parallelism) == subtask.index)
@@ -139,4 +157,35 @@ fn assemble(
         restored.splits.extend(owned.cloned());
     }
     Ok(state)
+}
+
+fn bytes_of(data: &StateData, files: &Files) -> Result<StateBytes, Failure> {
+    match data {
+        StateData::Inline { bytes } => Ok(StateBytes::from(bytes.clone())),
+        StateData::File { path, .. } => files
+            .get(path)
+            .cloned()
+            .ok_or_else(|| Failure::external("StateUnreadable", format!("state file {path} was not fetched"))),
+    }
+}
+
+/// The items of a list that the subtask gets.
+fn read_list(uid: &OperatorUid, list: &OperatorStateHandle, files: &Files) -> Result<RestoredList, Failure> {
+    let OperatorStateHandle { name, redistribution, first, items, data } = list;
+    let read = match bytes_of(data, files)? {
+        StateBytes::Memory(bytes) => Ok(bytes),
+        StateBytes::Spooled(file) => std::fs::read(file.path()).map(Bytes::from),
+    };
+    let read = read.map_err(|error| Failure::external("StateUnreadable", format!("state '{name}': {error}")))?;
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&read).map_err(|error| {
+        let place = match data {
+            StateData::Inline { .. } => "_metadata",
+            StateData::File { path, .. } => path,
+        };
+        let text = format!("state '{name}' of operator '{uid}' in {place} is not a JSON array: {error}");
+        Failure::user("StateUnreadable", text)
+    })?;
+    let skip = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let items = all.into_iter().skip(skip(*first)).take(skip(*items)).collect();
+    Ok(RestoredList { name: name.clone(), redistribution: *redistribution, items })
 }

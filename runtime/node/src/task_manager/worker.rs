@@ -12,8 +12,6 @@ use super::snapshot::{self, Place, Stored};
 use super::tasks::{ActiveRun, Board, Listener, Told};
 use super::{Equipment, deploy};
 use crate::data_plane::{Broken, DataPlane, OnBroken};
-use crate::job::JobDescription;
-use crate::job_manager::store::Storage;
 use crate::metrics::TaskView;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
@@ -125,12 +123,7 @@ impl Link {
 
 impl Worker {
     /// A worker without a session. Without a data plane all tasks of the job run here.
-    pub(crate) fn new(
-        registration: Registration,
-        job: JobDescription,
-        storage: Storage,
-        data_plane: Option<DataPlane>,
-    ) -> Self {
+    pub(crate) fn new(registration: Registration, equipment: Equipment, data_plane: Option<DataPlane>) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
         let events = sender.clone();
         let listener: Listener = Arc::new(move |run, subtask, told| {
@@ -139,7 +132,7 @@ impl Worker {
         });
         Self {
             registration,
-            equipment: Equipment { job: Arc::new(job), storage },
+            equipment,
             data_plane,
             inputs,
             sender,
@@ -296,7 +289,7 @@ impl Worker {
         self.newest = run;
         self.board.clear();
         info!(%run, tasks = deployment.tasks.len(), "deploying");
-        let plan = match deploy::plan(&self.equipment.job, &self.registration.task_manager, deployment) {
+        let plan = match deploy::plan(&self.equipment, &self.registration.task_manager, deployment) {
             Ok(plan) => plan,
             Err(failure) => return fail_all(link, deployment, &failure),
         };

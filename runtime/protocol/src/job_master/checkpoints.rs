@@ -239,6 +239,7 @@ impl JobMaster {
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
         self.status.last_checkpoint = Some(self.describe_checkpoint(checkpoint));
         if let Some(storing) = self.storing.remove(&key.id) {
+            self.know_files(&directory, &storing.metadata);
             self.cached = Some((directory, storing.metadata));
         }
         Arc::make_mut(&mut self.history).ended(key.id, RecordState::Completed, None, self.now);

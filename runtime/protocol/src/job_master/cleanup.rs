@@ -23,16 +23,6 @@ const DELETE_BATCH: usize = 500;
 const SWEEP_INTERVAL: TimeSpan = TimeSpan::from_secs(3600);
 
 impl JobMaster {
-    /// Removes all files of a dead checkpoint.
-    pub(super) fn remove_checkpoint(&mut self, key: CheckpointKey) {
-        if self.journal.in_memory || self.is_pinned(key) {
-            return;
-        }
-        let prefix = format!("{}/", self.journal.paths.checkpoint_directory(key.generation, key.id));
-        let operation = StoreOperation::List { prefix, start_after: None };
-        self.start(Running { purpose: Purpose::ListDead(key), operation, failures: 0 });
-    }
-
     /// Removes what an entry has dropped, and what failed before it.
     pub(super) fn remove_dead(&mut self, drops: Vec<CheckpointKey>) {
         if self.config.planted.keeps_dead {
@@ -65,8 +55,10 @@ impl JobMaster {
             let is_pinned = |(generation, id)| self.is_held(CheckpointKey { generation, id });
             paths.is_below_generation(key) && !paths.parse_checkpoint(key).is_some_and(is_pinned)
         };
-        let goes = keys.into_iter().filter(goes).collect();
-        self.delete(goes);
+        let is_shared = |key: &String| self.journal.paths.parse_shared(key).is_some();
+        let (shared, others): (Vec<_>, Vec<_>) = keys.into_iter().filter(goes).partition(is_shared);
+        self.delete(others);
+        self.on_shared_found(shared);
     }
 
     /// Looks for savepoints that older generations began and did not complete. What the fold has forgotten is left
@@ -130,16 +122,22 @@ impl JobMaster {
     }
 
     pub(super) fn on_background_reply(&mut self, purpose: &Purpose, reply: StoreReply) {
+        if let Purpose::ReadFiles(key) = purpose {
+            return self.on_files_read(*key, &reply);
+        }
         match (purpose, reply) {
             (Purpose::ListDead(_) | Purpose::ListDeadFiles, StoreReply::Keys(keys)) => self.delete(keys),
+            (Purpose::ListShared, StoreReply::Keys(keys)) => self.on_shared_found(keys),
             (Purpose::ListRemains, StoreReply::Keys(keys)) => self.delete_remains(keys),
             (Purpose::SweepSavepoints(prefix), StoreReply::Keys(keys)) => self.delete_dead_savepoints(prefix, keys),
             (Purpose::Sweep, StoreReply::Keys(keys)) => {
-                let dead = keys.into_iter().filter(|key| self.is_dead(key)).collect();
+                let dead = keys.iter().filter(|key| self.is_dead(key)).cloned().collect();
+                let shared: Vec<String> = keys.into_iter().filter(|key| self.is_left_over(key)).collect();
                 self.delete(dead);
+                self.on_shared_found(shared);
             }
             (Purpose::SweepUploads, StoreReply::Uploads(mut uploads)) => {
-                uploads.retain(|upload| self.is_dead(&upload.key));
+                uploads.retain(|upload| self.is_dead(&upload.key) || self.is_left_over(&upload.key));
                 if !uploads.is_empty() {
                     let operation = StoreOperation::AbortUploads { uploads };
                     self.start(Running { purpose: Purpose::Delete(Vec::new()), operation, failures: 0 });
@@ -152,7 +150,7 @@ impl JobMaster {
     }
 
     /// Batch by batch, each when the one before is gone.
-    fn delete(&mut self, mut keys: Vec<String>) {
+    pub(super) fn delete(&mut self, mut keys: Vec<String>) {
         if keys.is_empty() {
             return;
         }
@@ -171,11 +169,23 @@ impl JobMaster {
         if fold.retained.iter().any(|one| one.key == checkpoint) || self.is_pinned(checkpoint) {
             return false;
         }
+        self.is_checkpoint_over(checkpoint)
+    }
+
+    /// Whether a shared file was stored for a checkpoint that is over: it may still be part of others.
+    fn is_left_over(&self, key: &str) -> bool {
+        let stored = self.journal.paths.parse_shared(key);
+        stored.is_some_and(|(generation, id)| self.is_checkpoint_over(CheckpointKey { generation, id }))
+    }
+
+    fn is_checkpoint_over(&self, checkpoint: CheckpointKey) -> bool {
+        let CheckpointKey { generation, id } = checkpoint;
         match generation.cmp(&self.config.generation) {
             Ordering::Less => true,
             Ordering::Equal => {
                 let is_pending = self.coordinator.iter().flat_map(|one| one.pending()).any(|pending| pending == id);
-                let is_covered = !is_pending && fold.latest().is_some_and(|latest| latest.key > checkpoint);
+                let latest = self.journal.fold.latest();
+                let is_covered = !is_pending && latest.is_some_and(|latest| latest.key > checkpoint);
                 is_covered || matches!(self.phase, Phase::Exiting { .. })
             }
             Ordering::Greater => false,
@@ -183,7 +193,7 @@ impl JobMaster {
     }
 
     /// Whether a pin, or what a restart restores, holds it.
-    fn is_pinned(&self, key: CheckpointKey) -> bool {
+    pub(super) fn is_pinned(&self, key: CheckpointKey) -> bool {
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
         let is_restore_point = matches!(&self.journal.fold.restore_point,
             RestorePoint::Snapshot(reference) if reference.directory == directory);

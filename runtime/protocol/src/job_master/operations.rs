@@ -38,6 +38,10 @@ pub(super) enum Purpose {
     SweepSavepoints(String),
     /// All files of the job that are removed with it.
     ListRemains,
+    /// Shared files that a failed checkpoint may have stored.
+    ListShared,
+    /// `_metadata` of an older generation's checkpoint, for the files that it refers to.
+    ReadFiles(CheckpointKey),
     /// All files of the job, to find dead ones.
     Sweep,
     /// All its unfinished uploads, for the same.
@@ -55,6 +59,8 @@ impl Purpose {
             self,
             Self::ListDead(_)
                 | Self::ListDeadFiles
+                | Self::ListShared
+                | Self::ReadFiles(_)
                 | Self::SweepSavepoints(_)
                 | Self::ListRemains
                 | Self::Sweep

@@ -297,6 +297,7 @@ impl JobMaster {
             completed_at: known.map_or(metadata.triggered_at, |one| one.completed_at),
             bytes: metadata.state_bytes(),
         };
+        self.know_files(directory, &metadata);
         self.cached = Some((directory.to_owned(), metadata));
         self.restored = Some(Restored { reference, info, states });
         match &mut self.phase {

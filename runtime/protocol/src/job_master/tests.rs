@@ -680,3 +680,82 @@ fn two_strategies_are_a_users_error() {
     assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::UserError);
     assert!(bench.store.is_untouched());
 }
+
+/// Completes checkpoint `id` of generation 1, which stores the last of these shared files and refers to all.
+fn complete_with_files(bench: &mut Bench, id: u64, files: &[&str]) {
+    bench.pass(1000);
+    bench.files = files.iter().map(|file| (*file).to_owned()).collect();
+    bench.store.put(&shared(files.last().unwrap()), b"state");
+    bench.acknowledge_all(id);
+    assert_eq!(bench.status().last_checkpoint.as_ref().unwrap().id, CheckpointId(id));
+}
+
+fn shared(file: &str) -> String {
+    format!("default/pv-1/1/shared/{file}")
+}
+
+#[test]
+fn shared_files_go_with_the_last_checkpoint_that_refers_to_them() {
+    let mut bench = Bench::running(config(1));
+    complete_with_files(&mut bench, 1, &["1-whole"]);
+    complete_with_files(&mut bench, 2, &["1-whole", "2-delta"]);
+    assert!(!bench.store.holds("default/pv-1/1/chk-1/_metadata"));
+    assert!(bench.store.holds(&shared("1-whole")), "checkpoint 2 refers to it");
+    complete_with_files(&mut bench, 3, &["1-whole", "3-merged"]);
+    assert!(bench.store.holds(&shared("1-whole")) && !bench.store.holds(&shared("2-delta")));
+    complete_with_files(&mut bench, 4, &["4-whole"]);
+    assert!(!bench.store.holds(&shared("1-whole")) && !bench.store.holds(&shared("3-merged")));
+    assert!(bench.store.holds(&shared("4-whole")));
+}
+
+#[test]
+fn shared_files_of_a_failed_checkpoint_go_once_a_later_one_is_complete() {
+    let mut config = config(1);
+    config.options.checkpointing.as_mut().unwrap().tolerable_failures = TolerableFailures::Count(5);
+    let mut bench = Bench::running(config);
+    complete_with_files(&mut bench, 1, &["1-whole"]);
+    bench.pass(1000);
+    bench.store.put(&shared("2-lost"), b"state");
+    bench.decline(2, failure());
+    assert!(bench.store.holds(&shared("2-lost")));
+    bench.pass(1000);
+    complete_with_files(&mut bench, 3, &["1-whole", "3-delta"]);
+    assert!(!bench.store.holds(&shared("2-lost")) && bench.store.holds(&shared("1-whole")));
+}
+
+#[test]
+fn what_the_base_of_a_pending_checkpoint_refers_to_stays() {
+    let mut config = config(1);
+    config.options.checkpointing.as_mut().unwrap().max_concurrent = 2;
+    let mut bench = Bench::running(config);
+    complete_with_files(&mut bench, 1, &["1-whole"]);
+    // 2 and 3 both build on 1.
+    bench.pass(1000);
+    complete_with_files(&mut bench, 2, &["2-whole"]);
+    assert!(bench.store.holds(&shared("1-whole")), "checkpoint 3 may refer to it");
+    bench.files = vec!["1-whole".to_owned(), "3-delta".to_owned()];
+    bench.store.put(&shared("3-delta"), b"state");
+    bench.acknowledge_all(3);
+    assert!(bench.store.holds(&shared("1-whole")) && bench.store.holds(&shared("3-delta")));
+    assert!(!bench.store.holds(&shared("2-whole")));
+}
+
+#[test]
+fn the_next_generation_sweeps_shared_files_that_no_retained_checkpoint_refers_to() {
+    let mut retained = config(1);
+    retained.options.checkpointing.as_mut().unwrap().retained = 2;
+    let mut bench = Bench::running(retained.clone());
+    complete_with_files(&mut bench, 1, &["1-whole"]);
+    complete_with_files(&mut bench, 2, &["2-whole"]);
+    bench.store.put(&shared("3-lost"), b"state");
+    retained.generation = Generation(2);
+    let mut bench = bench.succeeded_by(retained);
+    bench.register(1);
+    assert!(!bench.store.holds(&shared("3-lost")));
+    assert!(bench.store.holds(&shared("1-whole")) && bench.store.holds(&shared("2-whole")));
+    bench.files = vec![];
+    bench.pass(1000);
+    bench.acknowledge_all(3);
+    assert!(!bench.store.holds(&shared("1-whole")), "checkpoint 1 is not retained any more");
+    assert!(bench.store.holds(&shared("2-whole")));
+}

@@ -2,7 +2,7 @@
 use super::*;
 use crate::graph::{Edge, Partitioning, Vertex};
 use crate::ids::{Attempt, Generation, KeyGroup, VertexId};
-use crate::state::{SplitState, StateData};
+use crate::state::{KeyedStateKind, SplitState, StateData};
 use proptest::prelude::*;
 
 fn operator(uid: &str, kind: OperatorKind) -> OperatorInfo {
@@ -30,11 +30,24 @@ fn snapshot(parallelism: u32) -> Metadata {
     let mut operators = Vec::new();
     for index in (0..parallelism).map(SubtaskIndex) {
         let splits = vec![SplitState { split: format!("test-{index}"), state: serde_json::json!({"position": 7}) }];
-        operators.push(OperatorSnapshot { uid: "source".into(), subtask: index, keyed: vec![], splits });
+        operators.push(OperatorSnapshot {
+            uid: "source".into(),
+            subtask: index,
+            keyed: vec![],
+            operator: vec![],
+            splits,
+        });
         let key_groups = KeyGroupRange::of_subtask(index, parallelism, 128);
         let data = StateData::File { path: format!("file-{index}"), size: 10 };
-        let keyed = vec![KeyedStateHandle { name: "counts".into(), key_groups, rows: 1, data }];
-        operators.push(OperatorSnapshot { uid: "count".into(), subtask: index, keyed, splits: vec![] });
+        let keyed =
+            vec![KeyedStateHandle { name: "counts".into(), key_groups, rows: 1, kind: KeyedStateKind::Full, data }];
+        operators.push(OperatorSnapshot {
+            uid: "count".into(),
+            subtask: index,
+            keyed,
+            operator: vec![],
+            splits: vec![],
+        });
     }
     Metadata {
         version: VERSION,
@@ -220,4 +233,52 @@ fn the_golden_metadata_of_version_1() {
     assert_eq!((metadata.checkpoint, metadata.state_bytes()), (CheckpointId(50), 4 + 812_345));
     assert_eq!(metadata.operators[0].splits[0].state["position"], 1000);
     assert_eq!(String::from_utf8(metadata.to_bytes().unwrap()).unwrap(), golden.trim_end());
+}
+
+fn list(redistribution: Redistribution, items: u64) -> OperatorStateHandle {
+    let data = StateData::File { path: format!("../shared/{items}"), size: 1 };
+    OperatorStateHandle { name: format!("{redistribution:?}"), redistribution, first: 0, items, data }
+}
+
+/// What each of `parallelism` subtasks gets of lists that `old` subtasks with so many items each have stored.
+fn dealt(redistribution: Redistribution, old: &[u64], parallelism: u32) -> Vec<Vec<(u64, u64, String)>> {
+    let mut metadata = snapshot(u32::try_from(old.len()).unwrap());
+    let sources = metadata.operators.iter_mut().filter(|operator| operator.uid == "source".into());
+    sources.zip(old).for_each(|(operator, items)| operator.operator.push(list(redistribution, *items)));
+    let assigned = assign_state(&metadata, &graph(parallelism), "s3://b/7/chk-50", false).unwrap();
+    let of_source = assigned.into_iter().filter(|(subtask, _)| subtask.vertex == VertexId(0));
+    let part = |handle: OperatorStateHandle| {
+        let StateData::File { path, .. } = handle.data else { panic!("it is a file") };
+        (handle.first, handle.items, path)
+    };
+    of_source
+        .map(|(_, state)| state.operators.into_iter().flat_map(|operator| operator.operator).map(part).collect())
+        .collect()
+}
+
+#[test]
+fn lists_are_dealt_out_by_their_redistribution() {
+    let file = |items: u64| format!("s3://b/7/shared/{items}");
+    let split = dealt(Redistribution::Split, &[5, 2], 3);
+    assert_eq!(split, [vec![(0, 2, file(5))], vec![(2, 2, file(5))], vec![(4, 1, file(5)), (0, 2, file(2))]]);
+    let kept = dealt(Redistribution::Split, &[5, 2], 2);
+    assert_eq!(kept, [vec![(0, 5, file(5))], vec![(0, 2, file(2))]], "at the old parallelism each gets its own");
+    let union = dealt(Redistribution::Union, &[5, 2], 3);
+    assert_eq!(union, vec![vec![(0, 5, file(5)), (0, 2, file(2))]; 3]);
+    let broadcast = dealt(Redistribution::Broadcast, &[5, 5], 3);
+    assert_eq!(broadcast, vec![vec![(0, 5, file(5))]; 3]);
+}
+
+proptest! {
+    #[test]
+    fn every_item_of_a_split_list_goes_to_one_subtask(old in prop::collection::vec(0_u64..20, 1..6), parallelism in 1_u32..9) {
+        let dealt = dealt(Redistribution::Split, &old, parallelism);
+        let total: u64 = dealt.iter().flatten().map(|(_, items, _)| items).sum();
+        prop_assert_eq!(total, old.iter().sum::<u64>());
+        let mut most: Vec<u64> = dealt.iter().map(|parts| parts.iter().map(|(_, items, _)| items).sum()).collect();
+        most.sort_unstable();
+        if old.len() != dealt.len() {
+            prop_assert!(most.last().unwrap() - most[0] <= 1, "{:?}", most);
+        }
+    }
 }

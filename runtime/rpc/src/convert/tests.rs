@@ -10,7 +10,10 @@ use sluice_protocol::message::{
     Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment,
     ToTaskManager,
 };
-use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use sluice_protocol::state::{
+    InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution,
+    SplitState, StateData, SubtaskState,
+};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, KeyGroupRange, OperatorUid, ProcessId, Run, SubtaskId, SubtaskIndex,
     TaskManagerId, TimeSpan, Timestamp, VertexId,
@@ -42,20 +45,28 @@ fn state() -> impl Strategy<Value = SubtaskState> {
         prop::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| StateData::Inline { bytes }),
         (any::<String>(), any::<u64>()).prop_map(|(path, size)| StateData::File { path, size }),
     ];
-    let keyed =
-        (any::<String>(), any::<u16>(), any::<u16>(), any::<u64>(), data).prop_map(|(name, start, end, rows, data)| {
-            KeyedStateHandle { name, key_groups: KeyGroupRange { start, end }, rows, data }
-        });
+    let keyed = (any::<String>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<bool>(), data.clone()).prop_map(
+        |(name, start, end, rows, is_delta, data)| KeyedStateHandle {
+            name,
+            key_groups: KeyGroupRange { start, end },
+            rows,
+            kind: if is_delta { KeyedStateKind::Delta } else { KeyedStateKind::Full },
+            data,
+        },
+    );
+    let redistribution =
+        prop_oneof![Just(Redistribution::Split), Just(Redistribution::Union), Just(Redistribution::Broadcast)];
+    let list = (any::<String>(), redistribution, any::<u64>(), any::<u64>(), data).prop_map(
+        |(name, redistribution, first, items, data)| OperatorStateHandle { name, redistribution, first, items, data },
+    );
     let split = (any::<String>(), any::<i64>())
         .prop_map(|(split, offset)| SplitState { split, state: serde_json::json!({"offset": offset}) });
+    let lists = prop::collection::vec(list, 0..3);
+    let (keyed, splits) = (prop::collection::vec(keyed, 0..3), prop::collection::vec(split, 0..3));
     let operator =
-        (any::<String>(), any::<u32>(), prop::collection::vec(keyed, 0..3), prop::collection::vec(split, 0..3))
-            .prop_map(|(uid, index, keyed, splits)| OperatorSnapshot {
-                uid: OperatorUid(uid),
-                subtask: SubtaskIndex(index),
-                keyed,
-                splits,
-            });
+        (any::<String>(), any::<u32>(), keyed, lists, splits).prop_map(|(uid, index, keyed, operator, splits)| {
+            OperatorSnapshot { uid: OperatorUid(uid), subtask: SubtaskIndex(index), keyed, operator, splits }
+        });
     let in_flight = (any::<String>(), any::<u32>(), any::<[u64; 4]>());
     let in_flight = in_flight.prop_map(|(edge, index, [first, rows, offset, length])| InFlightHandle {
         edge,

@@ -13,6 +13,7 @@ mod kafka_json;
 mod measure;
 mod recovery;
 mod start;
+mod state;
 
 use anyhow::Result;
 use std::process::ExitCode;
@@ -38,6 +39,9 @@ const FIGURES: &[Figure] = &[
     (&["local_start_seconds"], start::print),
     (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),
     (&["controller_rss_mb"], cluster::print),
+    (&["checkpoint_pause_p99_ms", "incremental_bytes_ratio", "incremental_time_ratio"], state::print_checkpoints),
+    (&["restore_mb_per_core"], state::print_restore),
+    (&["disk_state_rss_mb"], state::print_disk),
 ];
 
 /// Fails when a wanted figure could not be measured.

@@ -7,6 +7,7 @@ use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
 use sluice_engine::in_flight;
 use sluice_engine::operator::{Clock, RestoredKeyed};
 use sluice_engine::partition::EdgeOutput;
+use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Task, TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::Partitioning;
@@ -133,14 +134,17 @@ impl TaskManager {
             });
             state.splits.extend(owned);
             for handle in keyed {
+                let index = state.keyed.len();
+                let restored =
+                    |bytes: Vec<u8>| RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() };
                 match handle.data {
-                    StateData::Inline { bytes } => {
-                        state.keyed.push(RestoredKeyed { name: handle.name, bytes: bytes.into() });
-                    }
+                    StateData::Inline { bytes } => state.keyed.push(restored(bytes)),
                     StateData::File { path, .. } => {
+                        // Filled when it comes.
+                        state.keyed.push(restored(Vec::new()));
                         loading.missing += 1;
                         let operation = StoreOperation::Get { key: path };
-                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), name: handle.name };
+                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), index };
                         store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
                     }
                 }
@@ -167,6 +171,7 @@ impl TaskManager {
                 state: loading.state,
                 in_flight: loading.in_flight,
                 options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20), ..TaskOptions::default() },
+                state_backend: StateBackend::Hash,
                 clock: Clock::clone(&self.setup.clock),
             };
             active.tasks.push(Task::new(description, Arc::new(|| {})));
@@ -178,7 +183,7 @@ impl TaskManager {
         run: Run,
         subtask: SubtaskId,
         uid: &OperatorUid,
-        name: String,
+        index: usize,
         reply: StoreReply,
         latest: Run,
     ) -> Result<(), String> {
@@ -187,7 +192,9 @@ impl TaskManager {
         let failure = match reply {
             StoreReply::Object(bytes) => {
                 loading.missing -= 1;
-                loading.state.entry(uid.clone()).or_default().keyed.push(RestoredKeyed { name, bytes: bytes.into() });
+                if let Some(file) = loading.state.get_mut(uid).and_then(|state| state.keyed.get_mut(index)) {
+                    file.bytes = bytes.into();
+                }
                 return Ok(());
             }
             StoreReply::Absent if run >= latest => {

@@ -4,12 +4,12 @@ use super::{Acknowledgement, Effect, Operation, TaskManager, store};
 use crate::simulation::scenario::Bug;
 use sluice_engine::error::TaskError;
 use sluice_engine::in_flight::InFlight;
-use sluice_engine::operator::OperatorState;
+use sluice_engine::operator::{KeyedPiece, OperatorState, WriteOptions};
 use sluice_engine::task::TaskSnapshot;
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::JobGraph;
 use sluice_protocol::message::FromTaskManager;
-use sluice_protocol::paths::state_file;
+use sluice_protocol::paths::shared_file;
 use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, Run, SubtaskId};
@@ -24,6 +24,8 @@ fn inline_handle(share: &InFlight, graph: &JobGraph) -> Result<InFlightHandle, T
 impl TaskManager {
     pub(super) fn upload(&mut self, run: Run, mut snapshot: TaskSnapshot) {
         let (checkpoint, subtask) = (snapshot.barrier.checkpoint, snapshot.subtask);
+        let directory = self.active.as_ref().and_then(|active| active.deployment.state_directory.clone());
+        let base = snapshot.barrier.base.filter(|_| directory.is_some());
         let graph = self.setup.program.graph.clone();
         let mut in_flight = std::mem::take(&mut snapshot.in_flight);
         let is_source = graph.is_source(subtask.vertex);
@@ -33,7 +35,8 @@ impl TaskManager {
             _ => true,
         });
         let in_flight = in_flight.iter().map(|share| inline_handle(share, &graph)).collect::<Result<Vec<_>, _>>();
-        let written = snapshot.write().and_then(|states| Ok((states, in_flight?)));
+        let written =
+            snapshot.write(&WriteOptions { base, whole_below: 0 }).and_then(|states| Ok((states, in_flight?)));
         let (states, in_flight) = match written {
             Ok(written) => written,
             Err(error) => {
@@ -41,46 +44,50 @@ impl TaskManager {
                 return self.effects.push(Effect::Send(FromTaskManager::Decline { run, subtask, checkpoint, failure }));
             }
         };
-        let directory = self.active.as_ref().and_then(|active| active.deployment.state_directory.clone());
-        let mut missing = 0;
-        let mut operators = Vec::new();
-        for (uid, OperatorState { keyed, splits }) in states {
-            let mut handles = Vec::new();
+        let (mut missing, mut operators, mut recorders) = (0, Vec::new(), Vec::new());
+        for (uid, OperatorState { keyed, layers, operator, splits }) in states {
+            assert!(operator.is_empty(), "the program has no lists");
+            let mut handles: Vec<_> = layers.iter().flat_map(|layers| layers.reused.clone()).collect();
+            let mut new = Vec::new();
             for piece in keyed {
-                let size = piece.bytes.len();
+                let KeyedPiece { name, key_groups, rows, kind, bytes, .. } = piece;
                 let data = match &directory {
-                    Some(directory) if size > self.setup.inline_limit => {
-                        let name = state_file(run, checkpoint, subtask, missing, &format!("{:08x}", self.rng.u32(..)));
-                        let key = format!("{directory}/chk-{checkpoint}/{name}");
-                        let operation = StoreOperation::PutIfAbsent { key, bytes: piece.bytes };
+                    Some(directory) if bytes.len() > self.setup.inline_limit => {
+                        let nonce = format!("{:08x}", self.rng.u32(..));
+                        let path = shared_file(run, checkpoint, subtask, missing, &nonce);
+                        let data = StateData::File { path, size: bytes.len() as u64 };
                         missing += 1;
-                        let purpose =
-                            Operation::Upload { run, checkpoint, subtask, operation: operation.clone(), tries: 1 };
-                        store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
-                        StateData::File { path: name, size: size as u64 }
+                        self.put_file(run, checkpoint, subtask, data.resolve(&format!("{directory}/chk")), bytes);
+                        data
                     }
-                    _ => StateData::Inline { bytes: piece.bytes },
+                    _ => StateData::Inline { bytes },
                 };
-                handles.push(KeyedStateHandle {
-                    name: piece.name,
-                    key_groups: piece.key_groups,
-                    rows: piece.rows,
-                    data,
-                });
+                new.push(KeyedStateHandle { name, key_groups, rows, kind, data });
             }
-            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, splits });
+            handles.extend(new.iter().cloned());
+            recorders.extend(layers.into_iter().map(|layers| (layers.recorder, new.clone())));
+            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: vec![], splits });
         }
-        let state = SubtaskState { operators, in_flight };
+        let waiting =
+            Acknowledgement { state: SubtaskState { operators, in_flight }, missing: missing as usize, recorders };
         if missing == 0 {
-            return self.acknowledge(run, checkpoint, subtask, state);
+            return self.acknowledge(run, checkpoint, subtask, waiting);
         }
         if let Some(active) = &mut self.active {
-            let waiting = Acknowledgement { state, missing: missing as usize };
             active.acknowledgements.insert((checkpoint, subtask), waiting);
         }
     }
 
-    pub(super) fn acknowledge(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, state: SubtaskState) {
+    fn put_file(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, data: StateData, bytes: Vec<u8>) {
+        let StateData::File { path: key, .. } = data else { return };
+        let operation = StoreOperation::PutIfAbsent { key, bytes };
+        let purpose = Operation::Upload { run, checkpoint, subtask, operation: operation.clone(), tries: 1 };
+        store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
+    }
+
+    fn acknowledge(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, done: Acknowledgement) {
+        let Acknowledgement { state, recorders, .. } = done;
+        recorders.into_iter().for_each(|(recorder, handles)| recorder.stored(handles));
         let metrics = Default::default();
         self.effects.push(Effect::Send(FromTaskManager::Acknowledge {
             run,
@@ -96,8 +103,8 @@ impl TaskManager {
     /// run's files must be there.
     pub fn on_store_reply(&mut self, id: u64, reply: StoreReply, latest: Run) -> Result<Vec<Effect>, String> {
         match self.operations.remove(&id) {
-            Some(Operation::Restore { run, subtask, uid, name }) => {
-                self.on_restored(run, subtask, &uid, name, reply, latest)?;
+            Some(Operation::Restore { run, subtask, uid, index }) => {
+                self.on_restored(run, subtask, &uid, index, reply, latest)?;
             }
             Some(Operation::Upload { run, checkpoint, subtask, operation, tries }) => {
                 self.on_uploaded(run, checkpoint, subtask, operation, tries, reply);
@@ -123,7 +130,7 @@ impl TaskManager {
             if waiting.missing == 0
                 && let Some(done) = active.acknowledgements.remove(&(checkpoint, subtask))
             {
-                self.acknowledge(run, checkpoint, subtask, done.state);
+                self.acknowledge(run, checkpoint, subtask, done);
             }
         } else if tries < 3 {
             let purpose =

@@ -169,7 +169,7 @@ fn behind_a_barrier_with_which_the_job_stops_a_source_emits_nothing_until_that_i
         settle(&mut task, 10_000);
         let events = task.take_events();
         assert_eq!(names(&events), ["running", "snapshot"], "nothing ends, though little input is left");
-        let state = snapshots(events).remove(0).write().unwrap();
+        let state = snapshots(events).remove(0).write(&WriteOptions::default()).unwrap();
         assert_eq!(state[0].1.splits[0].state, 100);
         let frames: Vec<Frame> = std::iter::from_fn(|| output.pop()).map(|numbered| numbered.frame).collect();
         assert!(matches!(frames.last(), Some(Frame::Barrier(_))), "nothing stands behind the barrier");

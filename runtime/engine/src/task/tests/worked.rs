@@ -184,6 +184,7 @@ impl Example {
                 state: states.clone(),
                 in_flight: to_it.map(read_back).collect(),
                 options: TaskOptions { buffer_timeout: TimeSpan(0), ..TaskOptions::default() },
+                state_backend: crate::state::StateBackend::default(),
                 clock: Arc::new(|| Timestamp(0)),
             };
             Task::new(description, Arc::new(|| {}))
@@ -257,7 +258,7 @@ impl Example {
         collect(snapshot, &mut states);
         let state = states.values().flat_map(|state| {
             let splits = state.splits.iter().map(|split| split.state.to_string());
-            splits.chain(state.keyed.iter().flat_map(|keyed| count_and_sum_of(&keyed.bytes)))
+            splits.chain(state.keyed.iter().flat_map(|keyed| count_and_sum_of(in_memory(&keyed.bytes))))
         });
         let state = state.collect();
         for (uid, of_task) in states {
@@ -405,4 +406,9 @@ fn unaligned_after_a_timeout_that_passes_rows_that_were_read_count_and_the_rest_
         odd: (&[], ["3", "1"]),
         restored: ["4 20", "4 16"],
     });
+}
+
+fn in_memory(bytes: &crate::state::StateBytes) -> &bytes::Bytes {
+    let crate::state::StateBytes::Memory(bytes) = bytes else { panic!("nothing is spooled here") };
+    bytes
 }

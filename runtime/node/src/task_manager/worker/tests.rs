@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::edge;
+use crate::job::JobDescription;
 use crate::job_manager::store::open_storage;
 use crate::tests::collect::Collected;
 use crate::tests::{job_id, options, program};
@@ -39,7 +40,7 @@ fn worker(sink: &Collected) -> Worker {
         fingerprint: job.program.graph.fingerprint(),
     };
     let storage = open_storage(&job.options).unwrap();
-    Worker::new(registration, job, storage, None)
+    Worker::new(registration, Equipment::new(job, storage).unwrap(), None)
 }
 
 async fn play(heartbeat_timeout: TimeSpan) -> Played {

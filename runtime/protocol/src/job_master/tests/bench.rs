@@ -9,7 +9,7 @@ use crate::ledger::Entry;
 use crate::message::{Barrier, CheckpointMetrics, Deployment, FromTaskManager, Registration, ToTaskManager};
 use crate::options::JobOptions;
 use crate::restart::FailureCounts;
-use crate::state::{KeyedStateHandle, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use crate::state::{KeyedStateHandle, KeyedStateKind, OperatorSnapshot, SplitState, StateData, SubtaskState};
 use crate::status::{JobState, JobStatus};
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
 use crate::time::Timestamp;
@@ -176,6 +176,8 @@ pub(super) struct Bench {
     pub(super) state_bytes: usize,
     /// Ids of checkpoints whose barrier took a savepoint along.
     with_savepoint: BTreeSet<u64>,
+    /// Shared files that each keyed state refers to as well.
+    pub(super) files: Vec<String>,
 }
 
 impl Bench {
@@ -200,6 +202,7 @@ impl Bench {
             is_silent: false,
             state_bytes: 10,
             with_savepoint: BTreeSet::new(),
+            files: vec![],
         }
     }
 
@@ -389,8 +392,13 @@ impl Bench {
     }
 
     fn stored(&self, subtask: SubtaskId) -> SubtaskState {
-        let mut operator =
-            OperatorSnapshot { uid: "source".into(), subtask: subtask.index, keyed: vec![], splits: vec![] };
+        let mut operator = OperatorSnapshot {
+            uid: "source".into(),
+            subtask: subtask.index,
+            keyed: vec![],
+            operator: vec![],
+            splits: vec![],
+        };
         if subtask.vertex == VertexId(0) {
             let split = format!("test-{}", subtask.index);
             operator.splits.push(SplitState { split, state: serde_json::json!({"position": 1000}) });
@@ -401,9 +409,18 @@ impl Bench {
                 name: "counts".into(),
                 key_groups: KeyGroupRange::of_subtask(subtask.index, parallelism, 128),
                 rows: 1,
+                kind: KeyedStateKind::Full,
                 data: StateData::Inline { bytes: vec![0; self.state_bytes] },
             });
         }
+        let files = self.files.iter().filter(|_| subtask.vertex != VertexId(0));
+        operator.keyed.extend(files.map(|file| KeyedStateHandle {
+            name: "counts".into(),
+            key_groups: KeyGroupRange { start: 0, end: 128 },
+            rows: 1,
+            kind: KeyedStateKind::Full,
+            data: StateData::File { path: format!("../shared/{file}"), size: 1 },
+        }));
         SubtaskState { operators: vec![operator], in_flight: vec![] }
     }
 

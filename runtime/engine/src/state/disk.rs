@@ -1,0 +1,282 @@
+//! The `Disk` backend: tables larger than memory, in an embedded LSM on the local disk (design §4).
+//!
+//! The LSM is `fjall`. It serves as working memory only: a start never reads what an earlier process left there, all
+//! state comes from a checkpoint. A snapshot of the LSM is taken at once and is read while the table goes on; its files
+//! are not uploaded, since they hold the tables of all subtasks of a process. What a checkpoint stores has the format
+//! of the `Hash` backend, whole or as a delta, so that each is restored on either.
+//!
+//! Two keyspaces for each table: *rows*, from (key group, encoded key) to (accumulators, period of the last change), and
+//! *changes*, (period, key group, encoded key) for each key that a period has changed. A period lies between two
+//! freezes.
+
+mod frozen;
+mod space;
+
+use super::history::{Changes, History};
+use super::{Fate, KeyedTable, TableLayout, Touched, TouchedKeys, misrouted};
+use crate::error::TaskError;
+use crate::operator::SnapshotWriter;
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Int64Type;
+use frozen::FrozenDiskTable;
+use hashbrown::HashTable;
+use sluice_protocol::key_group::encode;
+use sluice_protocol::{CheckpointId, KeyGroupRange, key_group};
+pub use space::DiskSpace;
+use space::{Keyspaces, failed};
+use std::sync::Arc;
+
+/// The period of rows that were restored: no checkpoint of this run is older.
+const RESTORED: u64 = 0;
+
+/// Bytes before the encoded key in the key of a row.
+const GROUP_BYTES: usize = 2;
+
+/// Bytes of the period in a change's key and a row's value.
+const PERIOD_BYTES: usize = 8;
+
+/// A table on disk.
+pub(super) struct DiskKeyedTable {
+    name: Arc<str>,
+    layout: Arc<TableLayout>,
+    key_groups: KeyGroupRange,
+    max_parallelism: u16,
+    keyspaces: Arc<Keyspaces>,
+    history: Arc<History<DiskChanges>>,
+    rows: u64,
+    period: u64,
+    /// Keys that the period has changed.
+    changed: u64,
+    found: Found,
+}
+
+/// The distinct keys of the batch that was touched last.
+#[derive(Default)]
+struct Found {
+    /// Keys of rows, one after the other, and where each ends.
+    keys: Vec<u8>,
+    ends: Vec<usize>,
+    /// Accumulators; 0 for new keys.
+    words: Vec<u64>,
+    /// The period in which each was changed last, `None` for new keys.
+    periods: Vec<Option<u64>>,
+    /// Slots by the hashes of their keys.
+    slots: HashTable<(u64, u32)>,
+}
+
+impl Found {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.ends.clear();
+        self.words.clear();
+        self.periods.clear();
+        self.slots.clear();
+    }
+
+    fn key(&self, slot: usize) -> &[u8] {
+        let start = if slot == 0 { 0 } else { self.ends[slot - 1] };
+        &self.keys[start..self.ends[slot]]
+    }
+}
+
+/// What changed between two freezes: it stands in the LSM.
+#[derive(Debug)]
+pub(super) struct DiskChanges {
+    periods: Vec<u64>,
+    count: u64,
+    keyspaces: Arc<Keyspaces>,
+}
+
+impl Changes for DiskChanges {
+    fn merge(&self, newer: &Self) -> Self {
+        let periods = self.periods.iter().chain(&newer.periods).copied().collect();
+        Self { periods, count: self.count + newer.count, keyspaces: Arc::clone(&self.keyspaces) }
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.count)
+    }
+
+    fn forget(&self) {
+        self.keyspaces.discard(&self.periods);
+    }
+}
+
+impl DiskKeyedTable {
+    pub(super) fn new(
+        name: &str,
+        layout: Arc<TableLayout>,
+        (key_groups, max_parallelism): (KeyGroupRange, u16),
+        space: &Arc<DiskSpace>,
+    ) -> Result<Self, TaskError> {
+        Ok(Self {
+            name: Arc::from(name),
+            layout,
+            key_groups,
+            max_parallelism,
+            keyspaces: Arc::new(Keyspaces::create(space)?),
+            history: Arc::default(),
+            rows: 0,
+            period: RESTORED,
+            changed: 0,
+            found: Found::default(),
+        })
+    }
+
+    /// Finds the slot of a key that hashes so, or makes one.
+    fn slot(&mut self, hash: u64, key: &[u8], row: usize, touched: &mut Vec<Touched>) -> Result<u32, TaskError> {
+        let group = key_group::of_hash(hash, self.max_parallelism);
+        if !self.key_groups.contains(group) {
+            return Err(misrouted(group, self.key_groups));
+        }
+        let found = &self.found;
+        let known = found.slots.find(hash, |(_, slot)| &found.key(*slot as usize)[GROUP_BYTES..] == key);
+        if let Some((_, slot)) = known {
+            return Ok(*slot);
+        }
+        let slot = touched.len() as u32;
+        touched.push(Touched { shard: u32::from(group.0), row: slot, first: row as u32 });
+        let found = &mut self.found;
+        found.keys.extend_from_slice(&group.0.to_be_bytes());
+        found.keys.extend_from_slice(key);
+        found.ends.push(found.keys.len());
+        found.slots.insert_unique(hash, (hash, slot), |(hash, _)| *hash);
+        self.read(slot as usize)?;
+        Ok(slot)
+    }
+
+    fn read(&mut self, slot: usize) -> Result<(), TaskError> {
+        let value = self.keyspaces.rows.get(self.found.key(slot)).map_err(failed)?;
+        let width = self.layout.words;
+        match value {
+            Some(value) => {
+                let period = read_value(&value, width, &mut self.found.words)?;
+                self.found.periods.push(Some(period));
+            }
+            None => {
+                self.found.words.resize((slot + 1) * width, 0);
+                self.found.periods.push(None);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_bigint(&mut self, column: &dyn Array, touched: &mut TouchedKeys) -> Result<(), TaskError> {
+        let TouchedKeys { slots, keys, hashed } = touched;
+        let column = column.as_primitive::<Int64Type>();
+        let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
+        for (row, (hash, value)) in hashed.hashes.iter().zip(column.values()).enumerate() {
+            let is_null = nulls.is_some_and(|nulls| nulls.is_null(row));
+            let encoded = encode::bigint(*value);
+            let key = if is_null { &[0][..] } else { &encoded[..] };
+            slots.push(self.slot(*hash, key, row, keys)?);
+        }
+        Ok(())
+    }
+
+    fn find_encoded(&mut self, touched: &mut TouchedKeys) -> Result<(), TaskError> {
+        let TouchedKeys { slots, keys, hashed } = touched;
+        for (row, hash) in hashed.hashes.iter().enumerate() {
+            slots.push(self.slot(*hash, hashed.key(row), row, keys)?);
+        }
+        Ok(())
+    }
+}
+
+impl KeyedTable for DiskKeyedTable {
+    fn layout(&self) -> &Arc<TableLayout> {
+        &self.layout
+    }
+
+    fn key_groups(&self) -> KeyGroupRange {
+        self.key_groups
+    }
+
+    fn max_parallelism(&self) -> u16 {
+        self.max_parallelism
+    }
+
+    fn len(&self) -> u64 {
+        self.rows
+    }
+
+    fn find(&mut self, key: Option<&dyn Array>, touched: &mut TouchedKeys) -> Result<(), TaskError> {
+        self.found.clear();
+        match key {
+            Some(column) if self.layout.is_bigint() => self.find_bigint(column, touched),
+            _ => self.find_encoded(touched),
+        }
+    }
+
+    fn load(&self, _: &TouchedKeys, words: &mut Vec<u64>) {
+        words.clear();
+        words.extend_from_slice(&self.found.words);
+    }
+
+    fn store(&mut self, _: &TouchedKeys, words: &[u64], fates: &[Fate]) -> Result<(), TaskError> {
+        let mut writes = self.keyspaces.writes();
+        let words = words.chunks_exact(self.layout.words);
+        for (slot, (words, fate)) in words.zip(fates).enumerate() {
+            let (key, last) = (self.found.key(slot), self.found.periods[slot]);
+            let is_gone = *fate == Fate::Remove;
+            if *fate == Fate::Keep || (is_gone && last.is_none()) {
+                continue;
+            }
+            if is_gone {
+                self.rows -= 1;
+                writes.remove(&self.keyspaces.rows, key);
+            } else {
+                self.rows += u64::from(last.is_none());
+                writes.insert(&self.keyspaces.rows, key, value_of(words, self.period));
+            }
+            if self.period != RESTORED && last != Some(self.period) {
+                self.changed += 1;
+                writes.insert(&self.keyspaces.changes, change_key(self.period, key), []);
+            }
+        }
+        writes.commit().map_err(failed)
+    }
+
+    fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {
+        let (keyspaces, count) = (Arc::clone(&self.keyspaces), std::mem::take(&mut self.changed));
+        self.history.frozen(checkpoint, DiskChanges { periods: vec![self.period], count, keyspaces });
+        self.period += 1;
+        Ok(Box::new(FrozenDiskTable {
+            name: Arc::clone(&self.name),
+            layout: Arc::clone(&self.layout),
+            rows: self.rows,
+            checkpoint,
+            snapshot: self.keyspaces.snapshot(),
+            keyspaces: Arc::clone(&self.keyspaces),
+            history: Arc::clone(&self.history),
+        }))
+    }
+
+    fn forget_changes(&mut self) {
+        self.period = RESTORED + 1;
+    }
+}
+
+/// The key of a change.
+fn change_key(period: u64, key: &[u8]) -> Vec<u8> {
+    let mut change = Vec::with_capacity(PERIOD_BYTES + key.len());
+    change.extend_from_slice(&period.to_be_bytes());
+    change.extend_from_slice(key);
+    change
+}
+
+/// The value of a row.
+fn value_of(words: &[u64], period: u64) -> Vec<u8> {
+    words.iter().chain([&period]).flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Appends the accumulators in a row's value; returns the period.
+fn read_value(value: &[u8], width: usize, words: &mut Vec<u64>) -> Result<u64, TaskError> {
+    let (read, rest) = value.as_chunks::<8>();
+    let Some((period, accumulators)) = read.split_last().filter(|(_, rest)| rest.len() == width) else {
+        let found = value.len() + rest.len();
+        return Err(TaskError::Internal(format!("a row of keyed state on disk has {found} bytes, not {width} words")));
+    };
+    words.extend(accumulators.iter().map(|word| u64::from_le_bytes(*word)));
+    Ok(u64::from_le_bytes(*period))
+}

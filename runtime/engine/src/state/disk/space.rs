@@ -1,0 +1,189 @@
+//! The working directory of the `Disk` backend: one LSM for all tables of a process.
+//!
+//! Each process has a directory of its own, named `sluice-state-…` and locked while the process lives. It is removed at
+//! the end; what a killed process left is removed by the next one that starts beside it, since its lock is free then.
+
+use super::PERIOD_BYTES;
+use crate::error::TaskError;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Snapshot};
+use std::fmt::{self, Display};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the directories of all processes begin with.
+const PREFIX: &str = "sluice-state-";
+
+/// The locked file in each.
+const LOCK: &str = "lock";
+
+/// Writes to a table that are kept in memory before they go to disk.
+const ROWS_BUFFER: u64 = 16 << 20;
+
+/// As above, of its changes.
+const CHANGES_BUFFER: u64 = 4 << 20;
+
+/// Files of the journal are removed above this size: it is never read.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Threads that flush and compact.
+const WORKERS: usize = 2;
+
+/// Changes that are removed at once.
+const DISCARD_ROWS: usize = 4096;
+
+/// The working directory of a process, with its LSM. Cheap to share.
+pub struct DiskSpace {
+    /// `None` only while it is being dropped.
+    database: Option<Database>,
+    directory: PathBuf,
+    next: AtomicU64,
+    /// Held until the directory is removed.
+    _lock: File,
+}
+
+impl fmt::Debug for DiskSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskSpace").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl DiskSpace {
+    /// A new one below `parent`, named uniquely; removes what processes that have died left there. Up to `cache_bytes`
+    /// of what is read stays in memory.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or written.
+    pub fn create(parent: &Path, name: &str, cache_bytes: u64) -> Result<Arc<Self>, TaskError> {
+        let unusable = |error: &dyn Display| {
+            let place = parent.display();
+            TaskError::Unavailable(format!(
+                "stateBackend Disk cannot use the working directory {place}: {error}; give the process a writable directory \
+                 there (TMPDIR names another)"
+            ))
+        };
+        fs::create_dir_all(parent).map_err(|error| unusable(&error))?;
+        remove_leftovers(parent);
+        let directory = parent.join(format!("{PREFIX}{name}"));
+        fs::create_dir(&directory).map_err(|error| unusable(&error))?;
+        let lock = File::create(directory.join(LOCK)).map_err(|error| unusable(&error))?;
+        lock.try_lock().map_err(|error| unusable(&error))?;
+        let database = Database::builder(directory.join("lsm"))
+            .cache_size(cache_bytes)
+            .manual_journal_persist(true)
+            .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads(WORKERS)
+            .open()
+            .map_err(|error| unusable(&error))?;
+        Ok(Arc::new(Self { database: Some(database), directory, next: AtomicU64::new(0), _lock: lock }))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn database(&self) -> Result<&Database, TaskError> {
+        self.database.as_ref().ok_or_else(|| TaskError::Internal("the LSM of keyed state is closed".to_owned()))
+    }
+}
+
+impl Drop for DiskSpace {
+    fn drop(&mut self) {
+        // It closes its files first.
+        self.database = None;
+        // What remains is removed by the next process.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Removes the directories of processes that are gone.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        // One without a lock file is just being made, or being removed.
+        let is_abandoned = File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
+        if is_abandoned {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The keyspaces of one table; they go with the last one who uses them.
+pub(super) struct Keyspaces {
+    pub(super) rows: Keyspace,
+    pub(super) changes: Keyspace,
+    database: Database,
+    /// Periods whose changes nobody needs.
+    garbage: Mutex<Vec<u64>>,
+    /// Dropped last.
+    _space: Arc<DiskSpace>,
+}
+
+impl fmt::Debug for Keyspaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyspaces").finish_non_exhaustive()
+    }
+}
+
+impl Keyspaces {
+    pub(super) fn create(space: &Arc<DiskSpace>) -> Result<Self, TaskError> {
+        let database = space.database()?.clone();
+        let number = space.next.fetch_add(1, Ordering::Relaxed);
+        let make = |kind: &str, buffer: u64| {
+            let options = || KeyspaceCreateOptions::default().max_memtable_size(buffer).manual_journal_persist(true);
+            database.keyspace(&format!("{kind}-{number}"), options).map_err(failed)
+        };
+        let (rows, changes) = (make("rows", ROWS_BUFFER)?, make("changes", CHANGES_BUFFER)?);
+        Ok(Self { rows, changes, database, garbage: Mutex::default(), _space: Arc::clone(space) })
+    }
+
+    pub(super) fn writes(&self) -> OwnedWriteBatch {
+        self.database.batch()
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.database.snapshot()
+    }
+
+    /// Changes of these periods will not be asked for any more.
+    pub(super) fn discard(&self, periods: &[u64]) {
+        self.garbage.lock().unwrap_or_else(PoisonError::into_inner).extend(periods);
+    }
+
+    /// Removes what was discarded. Slow: not for the task's thread.
+    pub(super) fn collect_garbage(&self) -> Result<(), TaskError> {
+        let garbage = std::mem::take(&mut *self.garbage.lock().unwrap_or_else(PoisonError::into_inner));
+        for period in garbage {
+            let mut writes = self.writes();
+            for change in self.changes.prefix(period.to_be_bytes()) {
+                let key = change.key().map_err(failed)?;
+                debug_assert!(key.len() >= PERIOD_BYTES);
+                writes.remove(&self.changes, key);
+                if writes.len() >= DISCARD_ROWS {
+                    std::mem::replace(&mut writes, self.database.batch()).commit().map_err(failed)?;
+                }
+            }
+            writes.commit().map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Keyspaces {
+    fn drop(&mut self) {
+        // A keyspace that cannot be removed goes with the directory.
+        let _ = self.database.delete_keyspace(self.rows.clone());
+        let _ = self.database.delete_keyspace(self.changes.clone());
+    }
+}
+
+pub(super) fn failed(error: impl Display) -> TaskError {
+    TaskError::External(format!(
+        "keyed state on the local disk (stateBackend Disk) cannot be read or written: {error}; is the disk full?"
+    ))
+}
