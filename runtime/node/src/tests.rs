@@ -159,6 +159,37 @@ async fn a_stopped_job_resumes_where_it_was() {
     std::fs::remove_dir_all(storage).unwrap();
 }
 
+/// The sink takes nothing, so every row that was read is in flight: too much to travel inline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_in_flight_is_stored_in_files_and_read_back_under_another_parallelism() {
+    let storage = directory("in-flight");
+    let sink = Collected::default();
+    sink.stall(true);
+    let mut unaligned = options(Some(&storage));
+    if let Some(checkpointing) = &mut unaligned.checkpointing {
+        checkpointing.unaligned = true;
+    }
+    let Local { run, mut statuses } = local(program(Some(100_000), &sink), unaligned.clone(), LocalStart::Empty);
+    let abandon = run.abandon.clone();
+    let running = tokio::spawn(run_local(run));
+    let is_large = |status: &JobStatus| status.last_checkpoint.as_ref().is_some_and(|one| one.bytes > 100_000);
+    let status = wait_for(&mut statuses, is_large).await;
+    abandon.cancel();
+    within(running).await.unwrap();
+    assert!(sink.last_values().is_empty());
+    let directory = status.last_checkpoint.unwrap().path;
+    let files = std::fs::read_dir(directory.trim_start_matches("file://")).unwrap();
+    let names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| name.starts_with("in-flight-")), "{names:?}");
+    sink.stall(false);
+    let mut wider = program(None, &sink);
+    wider.graph.vertices.iter_mut().for_each(|vertex| vertex.parallelism = 3);
+    let Local { run, .. } = local(wider, JobOptions { parallelism: 3, ..unaligned }, LocalStart::Resume);
+    assert_ended(&within(run_local(run)).await, ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    std::fs::remove_dir_all(storage).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_goes_on_on_the_other_state_backend() {
     for (before, after) in [(StateBackend::Hash, StateBackend::Disk), (StateBackend::Disk, StateBackend::Hash)] {

@@ -21,6 +21,7 @@ struct Shared {
     values: Mutex<BTreeMap<i64, i64>>,
     first_at: Mutex<Option<Instant>>,
     fail: AtomicBool,
+    stalled: AtomicBool,
 }
 
 impl Collected {
@@ -39,6 +40,11 @@ impl Collected {
 
     pub(crate) fn first_at(&self) -> Option<Instant> {
         *self.shared.first_at.lock().unwrap()
+    }
+
+    /// Whether there is no room from now on.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.shared.stalled.store(stalled, Ordering::SeqCst);
     }
 
     /// The next write fails.
@@ -60,6 +66,10 @@ impl SinkFactory for Collected {
 impl Sink for Collected {
     fn open(&mut self, _: SinkContext) -> Result<(), TaskError> {
         Ok(())
+    }
+
+    fn is_writable(&mut self) -> Result<bool, TaskError> {
+        Ok(!self.shared.stalled.load(Ordering::SeqCst))
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
