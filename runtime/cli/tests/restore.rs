@@ -147,6 +147,22 @@ fn a_state_file_that_is_gone_is_named_and_waited_for() {
     assert!(counts(&directory, "restored-0") == expected(), "other counts than those of all numbers");
 }
 
+/// A part of a file is no file: it is waited for as if nothing were there.
+#[test]
+fn a_state_file_that_was_cut_off_is_named_with_its_sizes() {
+    let (directory, checkpoint) = interrupted("cut");
+    let file = state_files(&checkpoint).remove(0);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 2\n"));
+    let line = format!("run fast.yaml --rest-port 0 --checkpoint-dir restored-0 -s {}", checkpoint.display());
+    let mut child = directory.command(&line).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_line(&mut child, &format!("it has {} bytes, but the checkpoint says {}", whole.len() / 2, whole.len()));
+    std::fs::write(&file, &whole).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(counts(&directory, "restored-0") == expected(), "other counts than those of all numbers");
+}
+
 /// Checkpoints of released formats are restored by every later version, at another parallelism. This one was written at
 /// parallelism 2 with `manifest("golden", …)`.
 #[test]
@@ -156,8 +172,8 @@ fn the_golden_checkpoint_of_version_1_is_restored() {
     let directory = Directory::new("golden");
     let held = counts(&directory, golden.to_str().unwrap());
     assert_eq!((held.len(), held.values().map(|(count, _)| count).sum::<u64>()), (5000, 13_292));
-    for (number, parallelism) in [1, 3].into_iter().enumerate() {
-        write(&directory, "job.yaml", &manifest("golden", 1_000_000, &format!("  parallelism: {parallelism}\n")));
+    for (number, more) in ["  parallelism: 1\n", "  parallelism: 3\n  maxParallelism: 32\n"].into_iter().enumerate() {
+        write(&directory, "job.yaml", &manifest("golden", 1_000_000, more));
         restore(&directory, "job.yaml", golden.to_str().unwrap(), number);
     }
 }

@@ -106,7 +106,7 @@ impl GroupAggregateFactory {
         }
         let (mut accumulators, mut columns, mut words) = (Vec::new(), Vec::new(), ROWS + 1);
         let count_rows = calls.iter().find(|call| call.kind == AggregateKind::Count);
-        columns.push(bigint(count_rows.map_or("$rows", |call| call.name.as_str()), ROWS));
+        columns.push(bigint(count_rows.map_or(crate::state::file::ROWS, |call| call.name.as_str()), ROWS));
         for call in &calls {
             let accumulator = match call.kind {
                 AggregateKind::Count => Accumulator::Count,

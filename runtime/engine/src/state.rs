@@ -17,6 +17,7 @@ pub mod cow;
 pub mod disk;
 mod fetched;
 pub mod file;
+mod fit;
 pub mod hash;
 mod history;
 pub mod list;

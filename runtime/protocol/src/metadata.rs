@@ -170,10 +170,10 @@ pub fn describe_vertices(graph: &JobGraph) -> Vec<MetadataVertex> {
 /// A snapshot that does not fit the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The number of key groups is part of the state.
+    /// Batches in flight are divided by the old number of key groups.
     #[error(
-        "the snapshot has maxParallelism {found}, the job {expected}; it cannot be changed with the state kept: set \
-         maxParallelism to {found}, or start without the snapshot"
+        "the snapshot is unaligned and holds batches in flight, divided into {found} key groups, but the job has \
+         maxParallelism {expected}: set maxParallelism to {found}, or start from a savepoint, which holds none in flight"
     )]
     MaxParallelismChanged {
         /// In the snapshot.
@@ -222,13 +222,14 @@ pub enum RestoreError {
 
 /// Hands the snapshot out: to each subtask of the graph the state that it restores, at any parallelism.
 ///
-/// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. Lists go by
-/// their [`Redistribution`]. The splits of a source all go to each of its subtasks, because only the source knows
-/// which subtask owns a split. What was in flight goes to the receivers ([`in_flight`]). Paths become absolute below
-/// `directory`.
+/// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. Where the job has
+/// another number of key groups, any file may hold rows of any subtask: each gets all of its operator, and the handles
+/// then name all key groups. Lists go by their [`Redistribution`]. The splits of a source all go to each of its
+/// subtasks, because only the source knows which subtask owns a split. What was in flight goes to the receivers
+/// ([`in_flight`]). Paths become absolute below `directory`.
 ///
 /// # Errors
-/// When the number of key groups or an edge with batches in flight changed, or state is left over and
+/// When the number of key groups or an edge changed while batches are in flight, or state is left over and
 /// `allow_non_restored_state` is not set.
 pub fn assign_state(
     metadata: &Metadata,
@@ -236,19 +237,17 @@ pub fn assign_state(
     directory: &str,
     allow_non_restored_state: bool,
 ) -> Result<BTreeMap<SubtaskId, SubtaskState>, RestoreError> {
-    if metadata.max_parallelism != graph.max_parallelism {
-        let (found, expected) = (metadata.max_parallelism, graph.max_parallelism);
-        return Err(RestoreError::MaxParallelismChanged { found, expected });
-    }
     if !allow_non_restored_state {
         check_all_matched(metadata, graph)?;
     }
     let mut in_flight = in_flight::assign(metadata, graph, directory, allow_non_restored_state)?;
+    let all = KeyGroupRange { start: 0, end: graph.max_parallelism };
+    let all_key_groups = (metadata.max_parallelism != graph.max_parallelism).then_some(all);
     let mut assigned = BTreeMap::new();
     for vertex in &graph.vertices {
         for index in (0..vertex.parallelism).map(SubtaskIndex) {
             let range = KeyGroupRange::of_subtask(index, vertex.parallelism, graph.max_parallelism);
-            let receiver = Receiver { index, parallelism: vertex.parallelism, range };
+            let receiver = Receiver { index, parallelism: vertex.parallelism, range, all_key_groups };
             let operators =
                 vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, receiver, directory));
             let subtask = SubtaskId { vertex: vertex.id, index };
@@ -265,6 +264,8 @@ struct Receiver {
     index: SubtaskIndex,
     parallelism: u32,
     range: KeyGroupRange,
+    /// Those of the job, where the snapshot has another number of them.
+    all_key_groups: Option<KeyGroupRange>,
 }
 
 fn snapshots_for<'a>(
@@ -278,10 +279,15 @@ fn snapshots_for<'a>(
     let is_unchanged = vertex.is_some_and(|vertex| vertex.parallelism == receiver.parallelism);
     let lists = redistribute(of_operator.clone(), receiver, is_unchanged);
     let given = of_operator.zip(lists).map(move |(snapshot, lists)| {
+        let key_groups = |handle: &KeyedStateHandle| receiver.all_key_groups.unwrap_or(handle.key_groups);
         let overlapping =
-            snapshot.keyed.iter().filter(|handle| !handle.key_groups.intersection(receiver.range).is_empty());
+            snapshot.keyed.iter().filter(|handle| !key_groups(handle).intersection(receiver.range).is_empty());
         let keyed = overlapping
-            .map(|handle| KeyedStateHandle { data: handle.data.resolve(directory), ..handle.clone() })
+            .map(|handle| KeyedStateHandle {
+                key_groups: key_groups(handle),
+                data: handle.data.resolve(directory),
+                ..handle.clone()
+            })
             .collect();
         let operator = lists
             .into_iter()

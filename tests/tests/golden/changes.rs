@@ -28,7 +28,10 @@ fn counts(query: &str) -> String {
 }
 
 fn job(sql: &str, connectors: &Connectors, parallelism: u32, seed: u64) -> Job {
-    let options = PlanOptions { parallelism, max_parallelism: MAX_PARALLELISM };
+    job_of(sql, connectors, PlanOptions { parallelism, max_parallelism: MAX_PARALLELISM }, seed)
+}
+
+fn job_of(sql: &str, connectors: &Connectors, options: PlanOptions, seed: u64) -> Job {
     Job::new(sluice_sql::plan(sql, &options, connectors).unwrap_or_else(|error| panic!("{error}\n{sql}")), seed)
 }
 
@@ -179,4 +182,39 @@ fn a_hint_keeps_the_id_when_the_sink_is_renamed() {
     assert_same(before.go_on(&renamed, false), &counted(&before.all));
     let without = program("totals", "app STRING, total BIGINT", COUNTS);
     assert!(refusal(before.go_on_apart(&without, false)).contains("'views"));
+}
+
+#[test]
+fn another_max_parallelism_divides_the_keys_anew() {
+    for (seed, max_parallelism) in [(11, 7), (12, 128), (13, 3)] {
+        let before = Before::new(&counts(COUNTS), seed);
+        let options = PlanOptions { parallelism: 3, max_parallelism };
+        let mut job = job_of(&counts(COUNTS), &before.connectors, options, seed);
+        job.restore(&before.cut);
+        job.run_to_end();
+        assert_same(Ok(before.connectors.content()), &counted(&before.all));
+    }
+}
+
+/// What was not summed before the cut is unknown: the sum begins at NULL.
+#[test]
+fn an_added_sum_begins_at_null_beside_the_count_that_goes_on() {
+    let by_app = |select: &str, columns: &str| {
+        let query = format!("SELECT {select} FROM page_views WHERE app_id IS NOT NULL GROUP BY app_id");
+        program("counts", &format!("{columns}, PRIMARY KEY (app_id) NOT ENFORCED"), &query)
+            .replace("'kinds' = 'all'", "'kinds' = 'upsert'")
+    };
+    let before = Before::new(&by_app("app_id, COUNT(*)", "app_id STRING, n BIGINT"), 14);
+    let summed = by_app("app_id, COUNT(*), SUM(ms)", "app_id STRING, n BIGINT, total BIGINT");
+    let found = before.go_on_apart(&summed, false).unwrap();
+    let (_, rest) = before.split();
+    let mut expected = SinkContent::new();
+    for app in rest.iter().filter_map(|view| view.app_id.clone()) {
+        let of_app = |view: &&View| view.app_id.as_ref() == Some(&app);
+        let count = before.all.iter().filter(of_app).count();
+        let total = rest.iter().filter(of_app).filter_map(|view| view.ms).map(i64::from).reduce(|sum, ms| sum + ms);
+        let total = total.map_or_else(|| "NULL".to_owned(), |total| total.to_string());
+        expected.insert(format!("{app}, {count}, {total}"), 1);
+    }
+    assert_same(Ok(found), &expected);
 }

@@ -33,6 +33,9 @@ pub const KEY_GROUP: &str = "key_group";
 /// The name of the last column of a delta.
 pub const DELETED: &str = "$deleted";
 
+/// The name of a group's number of rows, unless the program names it.
+pub const ROWS: &str = "$rows";
+
 /// Under this key a file's metadata names its key columns.
 pub const KEY_COLUMNS: &str = "sluice.key_columns";
 

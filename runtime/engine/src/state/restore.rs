@@ -1,12 +1,16 @@
 //! Reads keyed state back: only row groups that overlap, only key groups that the subtask owns.
+//!
+//! A file may have been divided into another number of key groups than the job has: its column of key groups then says
+//! nothing, and every row is read and goes by what its key hashes to.
 
-use super::file::{DELETED, KEY_GROUP, decimal_words, stored_schema};
+use super::file::{DELETED, KEY_GROUP, decimal_words};
+use super::fit::{Fit, StateName};
 use super::{AccumulatorColumn, Fate, KeyedTable, StateBytes, TableLayout, TouchedKeys};
 use crate::error::TaskError;
 use crate::operator::RestoredKeyed;
-use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt16Array};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, Schema, UInt16Type};
+use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, UInt16Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::ChunkReader;
@@ -18,72 +22,54 @@ use std::fmt::Display;
 /// Rows that are read at once.
 const BATCH_ROWS: usize = 8192;
 
+/// Rows that tell how a file was divided: a key decides its key group, so a few give another number away.
+const PROBED_ROWS: usize = 1024;
+
 /// Takes the rows of a file that belong to the table's key groups.
 pub(super) fn restore(table: &mut dyn KeyedTable, uid: &OperatorUid, file: &RestoredKeyed) -> Result<(), TaskError> {
     match &file.bytes {
-        StateBytes::Memory(bytes) => restore_from(table, uid, file.kind, bytes.clone()),
-        StateBytes::Spooled(spooled) => {
-            let opened = spooled.open().map_err(|error| {
-                let place = spooled.path().display();
-                TaskError::External(format!("{place}, fetched to restore operator '{uid}', cannot be read: {error}"))
-            })?;
-            restore_from(table, uid, file.kind, opened)
-        }
+        StateBytes::Memory(bytes) => restore_from(table, uid, file, || Ok(bytes.clone())),
+        StateBytes::Spooled(spooled) => restore_from(table, uid, file, || {
+            let place = spooled.path().display();
+            let unreadable = |error| format!("{place}, fetched to restore operator '{uid}', cannot be read: {error}");
+            spooled.open().map_err(|error| TaskError::External(unreadable(error)))
+        }),
     }
 }
 
-fn restore_from(
+fn restore_from<R: ChunkReader + 'static>(
     table: &mut dyn KeyedTable,
     uid: &OperatorUid,
-    kind: KeyedStateKind,
-    bytes: impl ChunkReader + 'static,
+    file: &RestoredKeyed,
+    open: impl Fn() -> Result<R, TaskError>,
 ) -> Result<(), TaskError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(|error| unreadable(uid, error))?;
-    check_columns(table.layout(), uid, builder.schema(), kind)?;
+    let open = || ParquetRecordBatchReaderBuilder::try_new(open()?).map_err(|error| unreadable(uid, error));
+    let builder = open()?;
+    let fit = Fit::new(StateName { uid, state: &file.name }, table.layout(), file.kind, builder.schema())?;
+    let mut restorer =
+        Restorer { uid, kind: file.kind, fit, divided_alike: true, touched: TouchedKeys::default(), words: Vec::new() };
+    let first_rows = open()?.with_limit(PROBED_ROWS).with_batch_size(PROBED_ROWS).build();
+    for batch in first_rows.map_err(|error| unreadable(uid, error))? {
+        restorer.divided_alike &= restorer.is_divided_alike(table, &batch.map_err(|error| unreadable(uid, error))?)?;
+    }
     let owned = table.key_groups();
-    let overlapping = (builder.metadata().row_groups().iter().enumerate())
-        .filter(|(_, group)| overlaps(group, owned))
+    let needed = (builder.metadata().row_groups().iter().enumerate())
+        .filter(|(_, group)| !restorer.divided_alike || overlaps(group, owned))
         .map(|(index, _)| index)
         .collect();
-    let builder = builder.with_row_groups(overlapping).with_batch_size(BATCH_ROWS);
-    let reader = builder.build().map_err(|error| unreadable(uid, error))?;
-    let mut restorer = Restorer { uid, kind, touched: TouchedKeys::default(), words: Vec::new() };
-    for batch in reader {
-        let batch = batch.map_err(|error| unreadable(uid, error))?;
-        restorer.take(table, &batch)?;
+    let reader = builder.with_row_groups(needed).with_batch_size(BATCH_ROWS).build();
+    for batch in reader.map_err(|error| unreadable(uid, error))? {
+        restorer.take(table, &batch.map_err(|error| unreadable(uid, error))?)?;
     }
     Ok(())
-}
-
-fn check_columns(
-    layout: &TableLayout,
-    uid: &OperatorUid,
-    found: &Schema,
-    kind: KeyedStateKind,
-) -> Result<(), TaskError> {
-    let expected = stored_schema(layout, kind);
-    let columns = |schema: &Schema| -> Vec<(String, DataType)> {
-        schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
-    };
-    let (expected, found) = (columns(&expected), columns(found));
-    if expected == found {
-        return Ok(());
-    }
-    let list = |columns: &[(String, DataType)]| {
-        let columns: Vec<String> = columns.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
-        columns.join(", ")
-    };
-    Err(TaskError::IncompatibleState(format!(
-        "operator '{uid}' cannot take its stored state: the checkpoint holds the columns ({}), the program needs \
-         ({}); restore a program with the same keys and aggregates, or give the changed operator another uid",
-        list(&found),
-        list(&expected)
-    )))
 }
 
 struct Restorer<'a> {
     uid: &'a OperatorUid,
     kind: KeyedStateKind,
+    fit: Fit,
+    /// The file has as many key groups as the job.
+    divided_alike: bool,
     touched: TouchedKeys,
     words: Vec<u64>,
 }
@@ -91,10 +77,19 @@ struct Restorer<'a> {
 impl Restorer<'_> {
     fn take(&mut self, table: &mut dyn KeyedTable, batch: &RecordBatch) -> Result<(), TaskError> {
         let layout = table.layout().clone();
-        let rows = self.owned(table.key_groups(), batch)?;
-        let key_columns: Vec<usize> = (1..=layout.keys.len()).collect();
+        let batch = self.fit.adapt(batch).map_err(|error| unreadable(self.uid, error))?;
+        let key_columns = key_columns(&layout);
+        let rows = if self.divided_alike {
+            self.owned(table.key_groups(), &batch)?
+        } else {
+            self.touched.hash(&layout, &batch, &key_columns)?;
+            let groups: Vec<u16> = self.computed_groups(table.max_parallelism()).collect();
+            self.of_groups(table.key_groups(), &batch, &groups)?
+        };
         self.touched.hash(&layout, &rows, &key_columns)?;
-        self.check_groups(table.max_parallelism(), &rows)?;
+        if self.divided_alike {
+            self.check_groups(table.max_parallelism(), &rows)?;
+        }
         table.find(key_columns.first().map(|column| rows.column(*column).as_ref()), &mut self.touched)?;
         if self.touched.keys.len() != rows.num_rows() {
             return Err(unreadable(self.uid, "a key stands in it twice"));
@@ -111,8 +106,18 @@ impl Restorer<'_> {
         table.store(&self.touched, &self.words, &fates)
     }
 
-    fn owned(&self, owned: KeyGroupRange, batch: &RecordBatch) -> Result<RecordBatch, TaskError> {
+    fn is_divided_alike(&mut self, table: &dyn KeyedTable, batch: &RecordBatch) -> Result<bool, TaskError> {
+        let batch = self.fit.adapt(batch).map_err(|error| unreadable(self.uid, error))?;
+        self.touched.hash(table.layout(), &batch, &key_columns(table.layout()))?;
         let groups = batch.column(0).as_primitive::<UInt16Type>().values();
+        Ok(self.computed_groups(table.max_parallelism()).eq(groups.iter().copied()))
+    }
+
+    fn owned(&self, owned: KeyGroupRange, batch: &RecordBatch) -> Result<RecordBatch, TaskError> {
+        self.of_groups(owned, batch, batch.column(0).as_primitive::<UInt16Type>().values())
+    }
+
+    fn of_groups(&self, owned: KeyGroupRange, batch: &RecordBatch, groups: &[u16]) -> Result<RecordBatch, TaskError> {
         if groups.iter().all(|group| owned.contains(KeyGroup(*group))) {
             return Ok(batch.clone());
         }
@@ -120,16 +125,20 @@ impl Restorer<'_> {
         filter_record_batch(batch, &mask).map_err(|error| unreadable(self.uid, error))
     }
 
+    /// The key groups that the hashed keys belong to.
+    fn computed_groups(&self, max_parallelism: u16) -> impl Iterator<Item = u16> {
+        self.touched.hashed.hashes.iter().map(move |hash| key_group::of_hash(*hash, max_parallelism).0)
+    }
+
     /// The key groups in the file must be those that the keys hash to.
     fn check_groups(&self, max_parallelism: u16, rows: &RecordBatch) -> Result<(), TaskError> {
-        let groups: &UInt16Array = rows.column(0).as_primitive();
-        let computed = self.touched.hashed.hashes.iter().map(|hash| key_group::of_hash(*hash, max_parallelism).0);
-        if computed.eq(groups.values().iter().copied()) {
+        let groups = rows.column(0).as_primitive::<UInt16Type>().values();
+        if self.computed_groups(max_parallelism).eq(groups.iter().copied()) {
             return Ok(());
         }
         Err(TaskError::IncompatibleState(format!(
-            "the stored state of operator '{}' was divided otherwise than into {max_parallelism} key groups by {}; \
-             restore it with the maxParallelism it was stored with",
+            "a file with the state of operator '{}' is damaged: keys stand in it under key groups that they do not have \
+             by {}; choose another snapshot",
             self.uid,
             key_group::NAME
         )))
@@ -143,6 +152,11 @@ impl Restorer<'_> {
             read_column(&mut self.words, layout.words, column, array);
         }
     }
+}
+
+/// Where the keys stand.
+fn key_columns(layout: &TableLayout) -> Vec<usize> {
+    (1..=layout.keys.len()).collect()
 }
 
 fn read_column(words: &mut [u64], width: usize, column: &AccumulatorColumn, array: &ArrayRef) {

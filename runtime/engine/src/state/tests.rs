@@ -1,6 +1,7 @@
 //! The table under churn, the isolation of snapshots, and the files.
 
 mod conformance;
+mod fit;
 mod lists;
 
 use super::file::{KEY_GROUP, read_keyed_state};
@@ -179,8 +180,24 @@ fn files_are_sorted_by_key_group_and_read_in_part() {
     let mut other = self::table(&self::layout(&[("a", DataType::Int64)]), all(), 128);
     let error = other.restore(&uid, &files).unwrap_err();
     assert!(error.to_string().contains("a Int32, b Utf8") && error.to_string().contains("a Int64"), "{error}");
-    let mut other = self::table(&layout, KeyGroupRange { start: 0, end: 64 }, 64);
-    assert!(other.restore(&uid, &files).unwrap_err().to_string().contains("maxParallelism"));
+    let mut groups = groups;
+    *groups.last_mut().unwrap() = 0;
+    let damaged = RestoredKeyed { bytes: with_groups(&batches, groups).into(), ..files[0].clone() };
+    let error = self::table(&layout, all(), 128).restore(&uid, &[damaged]).unwrap_err();
+    assert!(error.to_string().contains("'op' is damaged"), "{error}");
+}
+
+/// The file that these rows make with other key groups.
+fn with_groups(batches: &[RecordBatch], groups: Vec<u16>) -> Vec<u8> {
+    let rows = arrow::compute::concat_batches(batches[0].schema_ref(), batches).unwrap();
+    let mut columns = rows.columns().to_vec();
+    columns[0] = Arc::new(arrow::array::UInt16Array::from(groups));
+    let rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, rows.schema(), None).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    bytes
 }
 
 #[test]

@@ -14,7 +14,7 @@ use sluice_protocol::failure::Failure;
 use sluice_protocol::message::TaskDeployment;
 use sluice_protocol::state::{OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
 use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +44,11 @@ pub(crate) async fn fetch(
     equipment: &Equipment,
     tasks: &[TaskDeployment],
 ) -> Result<BTreeMap<SubtaskId, TaskState>, Failure> {
-    let paths: BTreeSet<String> = tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
+    let paths: BTreeMap<String, u64> =
+        tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
     let files: Files = futures::stream::iter(paths)
-        .map(|path| async move {
-            let bytes = fetch_file(equipment, &path).await?;
+        .map(|(path, size)| async move {
+            let bytes = fetch_file(equipment, &path, size).await?;
             Ok::<_, Failure>((path, spool(equipment, bytes).await?))
         })
         .buffer_unordered(PARALLEL)
@@ -64,9 +65,10 @@ pub(crate) async fn fetch(
     Ok(states)
 }
 
-fn file_paths(state: &SubtaskState) -> impl Iterator<Item = String> {
+/// Paths with the sizes that the checkpoint tells.
+fn file_paths(state: &SubtaskState) -> impl Iterator<Item = (String, u64)> {
     state.operators.iter().flat_map(OperatorSnapshot::data).filter_map(|data| match data {
-        StateData::File { path, .. } => Some(path.clone()),
+        StateData::File { path, size } => Some((path.clone(), *size)),
         StateData::Inline { .. } => None,
     })
 }
@@ -83,24 +85,31 @@ async fn spool(equipment: &Equipment, bytes: Bytes) -> Result<StateBytes, Failur
     })
 }
 
-async fn fetch_file(equipment: &Equipment, path: &str) -> Result<Bytes, Failure> {
-    fetch_range(equipment, path, None).await
+async fn fetch_file(equipment: &Equipment, path: &str, size: u64) -> Result<Bytes, Failure> {
+    fetch_sized(equipment, path, None, size).await
 }
 
-/// A file, or a part of it.
+/// A part of a file.
 ///
 /// # Errors
 /// When it cannot be read, by its name.
-pub(super) async fn fetch_range(
+pub(super) async fn fetch_range(equipment: &Equipment, path: &str, range: Range<u64>) -> Result<Bytes, Failure> {
+    let size = range.end.saturating_sub(range.start);
+    fetch_sized(equipment, path, Some(range), size).await
+}
+
+async fn fetch_sized(
     equipment: &Equipment,
     path: &str,
     range: Option<Range<u64>>,
+    size: u64,
 ) -> Result<Bytes, Failure> {
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
     for attempt in 1..=TRIES {
         last = match try_fetch(equipment, path, range.clone()).await {
-            Ok(bytes) => return Ok(bytes),
+            Ok(bytes) if bytes.len() as u64 == size => return Ok(bytes),
+            Ok(bytes) => format!("it has {} bytes, but the checkpoint says {size}", bytes.len()),
             Err(message) => message,
         };
         warn!("state file {path}, try {attempt} of {TRIES}: {last}");

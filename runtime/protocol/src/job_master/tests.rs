@@ -583,7 +583,7 @@ fn a_snapshot_that_is_not_there_or_does_not_fit_is_a_users_error_and_changes_not
     assert!(second.ledger_of("2").is_empty());
     let mut third = config(1);
     third.job.uid = "3".into();
-    third.graph.max_parallelism = 64;
+    third.graph.vertices[1].operators[0].uid = "sum".into();
     third.directive.start = start("s3://bucket/root/default/pv-1/1/chk-2");
     let third = first.clone_store_for(third);
     assert_eq!(third.exit.as_ref().unwrap().reason, "SnapshotIncompatible");

@@ -20,6 +20,10 @@ pub(super) fn assign(
     if metadata.in_flight.is_empty() {
         return Ok(assigned);
     }
+    if metadata.max_parallelism != graph.max_parallelism {
+        let (found, expected) = (metadata.max_parallelism, graph.max_parallelism);
+        return Err(RestoreError::MaxParallelismChanged { found, expected });
+    }
     let by_name = (0..graph.edges.len()).filter_map(|edge| Some((graph.edge_name(edge)?, edge)));
     let by_name: BTreeMap<String, usize> = by_name.collect();
     let mut unmatched = BTreeSet::new();

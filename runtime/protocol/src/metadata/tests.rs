@@ -118,11 +118,17 @@ fn left_over_state_is_refused_with_both_sides() {
     assert!(allowed[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }].operators.is_empty());
 }
 
+/// Where the number of key groups changed, a file may hold rows of any subtask.
 #[test]
-fn a_changed_max_parallelism_is_refused() {
-    let changed = JobGraph { max_parallelism: 64, ..graph(1) };
-    let error = assign_state(&snapshot(1), &changed, "d", true).unwrap_err();
-    assert_eq!(error, RestoreError::MaxParallelismChanged { found: 128, expected: 64 });
+fn with_another_max_parallelism_each_subtask_gets_all_files_of_its_operator() {
+    let changed = JobGraph { max_parallelism: 64, ..graph(3) };
+    let assigned = assign_state(&snapshot(2), &changed, "d", false).unwrap();
+    for index in (0..3).map(SubtaskIndex) {
+        let state = &assigned[&SubtaskId { vertex: VertexId(1), index }];
+        let handles: Vec<_> = state.operators.iter().flat_map(|operator| &operator.keyed).collect();
+        assert_eq!(handles.len(), 2);
+        assert!(handles.iter().all(|handle| handle.key_groups == KeyGroupRange { start: 0, end: 64 }));
+    }
 }
 
 fn in_flight(to: u32, receivers: u32, partitioning: Partitioning) -> InFlightHandle {
@@ -166,6 +172,14 @@ fn batches_in_flight_go_to_the_receivers_that_may_own_their_rows() {
     let state = &assigned[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }];
     let data = StateData::File { path: "s3://b/chk-50/in-flight".into(), size: 1000 };
     assert_eq!(state.in_flight, [InFlightHandle { data, ..in_flight(1, 2, hash()) }]);
+}
+
+#[test]
+fn batches_in_flight_keep_their_number_of_key_groups() {
+    let metadata = Metadata { in_flight: vec![in_flight(1, 2, hash())], ..snapshot(2) };
+    let error = assign_state(&metadata, &JobGraph { max_parallelism: 64, ..graph(2) }, "d", true).unwrap_err();
+    assert_eq!(error, RestoreError::MaxParallelismChanged { found: 128, expected: 64 });
+    assert!(error.to_string().contains("set maxParallelism to 128, or start from a savepoint"), "{error}");
 }
 
 #[test]
