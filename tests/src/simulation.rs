@@ -6,6 +6,7 @@
 //!
 //! The map: [`scenario`]: what a seed decides. [`world`]: time, events, processes. [`store`]: the object store.
 //! [`job_manager`], [`task_manager`]: processes around the real code. [`controller`]: generations, directives, pods.
+//! [`people`]: savepoints, checkpoints, disposals on request.
 //! [`program`]: a job that counts, and what its counts must be. [`check`]: what may never happen, checked as it
 //! happens.
 //!
@@ -15,6 +16,7 @@
 pub mod check;
 pub mod controller;
 pub mod job_manager;
+pub mod people;
 pub mod program;
 pub mod scenario;
 pub mod store;
@@ -58,6 +60,12 @@ pub struct Coverage {
     pub in_flight: u64,
     /// Deltas that completed checkpoints hold.
     pub deltas: u64,
+    /// Savepoints that were taken, each compared with its checkpoint.
+    pub savepoints: u64,
+    /// Requests for one that failed.
+    pub failed_savepoints: u64,
+    /// Savepoints that were disposed of.
+    pub disposals: u64,
     /// Failed checkpoints.
     pub failed_checkpoints: u64,
     /// Attempts after the first of their generation.
@@ -88,6 +96,9 @@ impl Coverage {
         self.checkpoints += other.checkpoints;
         self.in_flight += other.in_flight;
         self.deltas += other.deltas;
+        self.savepoints += other.savepoints;
+        self.failed_savepoints += other.failed_savepoints;
+        self.disposals += other.disposals;
         self.failed_checkpoints += other.failed_checkpoints;
         self.restarts += other.restarts;
         self.generations += other.generations;

@@ -8,10 +8,10 @@ use sluice_tests::simulation::{Coverage, run};
 use std::time::Instant;
 
 /// Seeds that CI runs.
-const SEEDS: u64 = 2500;
+const SEEDS: u64 = 5000;
 
 /// What they may take on one core.
-const BUDGET_SECONDS: u64 = 60;
+const BUDGET_SECONDS: u64 = 90;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
@@ -90,6 +90,16 @@ fn restored_batches_that_are_not_saved_again_are_found() {
 #[test]
 fn batches_in_flight_restored_out_of_order_are_found() {
     is_found(Bug::InFlightOrder);
+}
+
+#[test]
+fn savepoints_beside_unaligned_checkpoints_are_found() {
+    is_found(Bug::Overlap);
+}
+
+#[test]
+fn a_savepoint_that_the_clock_gives_up_is_found() {
+    is_found(Bug::Deadline);
 }
 
 /// The same seed is the same world, event by event.

@@ -9,6 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use sluice_protocol::history::{CheckpointDetails, CheckpointHistory, RecordState};
+use sluice_protocol::message::CheckpointMetrics;
 use sluice_protocol::status::JobStatus;
 use std::sync::Arc;
 
@@ -63,10 +65,18 @@ struct TaskLabels {
 ///
 /// # Errors
 /// When it cannot be formatted.
-pub fn render(status: Option<&JobStatus>, tasks: &[TaskMetrics]) -> Result<String, std::fmt::Error> {
+pub fn render(
+    status: Option<&JobStatus>,
+    history: Option<&CheckpointHistory>,
+    tasks: &[TaskMetrics],
+) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("sluice");
     if let Some(status) = status {
         register_job(&mut registry, status);
+    }
+    let is_complete = |one: &&CheckpointDetails| one.record.state == RecordState::Completed;
+    if let Some(last) = history.and_then(|history| history.iter().rev().find(is_complete)) {
+        register_checkpoint(&mut registry, &last.record.metrics);
     }
     if !tasks.is_empty() {
         register_tasks(&mut registry, tasks);
@@ -113,6 +123,26 @@ fn register_job(registry: &mut Registry, status: &JobStatus) {
     let state = Family::<[(&str, String); 1], Gauge>::default();
     state.get_or_create(&[("state", format!("{:?}", status.state))]).set(1);
     registry.register("job_state", "The job's state", state);
+}
+
+/// The parts of the last completed checkpoint: the longest times of any subtask, the sums of sizes.
+fn register_checkpoint(registry: &mut Registry, metrics: &CheckpointMetrics) {
+    let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes } =
+        *metrics;
+    let gauges = [
+        ("start_delay_milliseconds", "From the trigger to the first barrier", start_delay_ms),
+        ("alignment_milliseconds", "From the first barrier to the last", alignment_ms),
+        ("sync_milliseconds", "In the task's thread", sync_ms),
+        ("async_milliseconds", "Writing and uploading", async_ms),
+        ("stored_bytes", "Stored for it; of an incremental one, what has changed", bytes),
+        ("full_bytes", "All the state that it holds", full_bytes),
+        ("in_flight_bytes", "Rows that its barriers have overtaken", in_flight_bytes),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        registry.register(format!("job_last_checkpoint_{name}"), help, gauge);
+    }
 }
 
 fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {

@@ -149,7 +149,8 @@ async fn checkpoint(State(views): State<Views>, Path(id): Path<u64>) -> Response
 async fn scrape(State(views): State<Views>) -> Response {
     let status = views.status.as_ref().map(|status| status.borrow().clone());
     let tasks = views.tasks.as_ref().map(|tasks| tasks()).unwrap_or_default();
-    match metrics::render(status.as_ref(), &tasks) {
+    let history = views.history.as_ref().map(|history| Arc::clone(&history.borrow()));
+    match metrics::render(status.as_ref(), history.as_deref(), &tasks) {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -234,6 +235,7 @@ mod tests {
         assert_eq!((json.state, json.completed_checkpoints), (JobState::Running, 3));
         let metrics = get(server.address(), "/metrics").await;
         assert!(metrics.contains("sluice_job_checkpoints_completed_total 3"), "{metrics}");
+        assert!(metrics.contains("sluice_job_last_checkpoint_alignment_milliseconds 5"), "{metrics}");
         let rows = r#"sluice_task_rows_in_total{vertex="0",name="Source",subtask="0"} 42"#;
         assert!(metrics.contains(rows), "{metrics}");
         for path in ["/", "/healthz", "/readyz"] {

@@ -441,7 +441,7 @@ impl CheckpointCoordinator {
 
     /// Whether a savepoint waits for the checkpoints under way, and a failed one for the next (K5).
     fn excludes_savepoints(&self) -> bool {
-        matches!(self.settings.alignment(), Alignment::Unaligned { .. }) && !self.overlapping_savepoints
+        matches!(self.settings.alignment(), Alignment::Unaligned { .. })
     }
 
     fn wish(&self) -> (Timestamp, Wish) {
@@ -467,6 +467,9 @@ impl CheckpointCoordinator {
     /// How many may be under way already. None is triggered behind one that ends the job or a savepoint: entries stand in
     /// the order of ids (K2).
     fn has_room(&self, wish: Wish) -> bool {
+        if self.overlapping_savepoints && matches!(wish, Wish::Savepoint(_)) {
+            return !self.pending.values().any(|one| one.savepoint.is_some());
+        }
         let goes_alone = match wish {
             Wish::Periodic => false,
             Wish::Requested(ends) => ends != Ends::None,

@@ -49,7 +49,7 @@ use crate::status::{JobStatus, RequestStatus};
 use crate::store::{OperationId, StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use execution::Execution;
@@ -290,6 +290,8 @@ pub struct JobMaster {
     dead: Vec<CheckpointKey>,
     /// Directories of savepoints that did not come to be, likewise.
     dead_savepoints: Vec<String>,
+    /// Where savepoints of this job were asked to go.
+    savepoint_roots: BTreeSet<String>,
     history: Arc<CheckpointHistory>,
     /// Checkpoints that were asked for.
     asked: Vec<savepoints::AskedCheckpoint>,
@@ -343,6 +345,7 @@ impl JobMaster {
             storing: BTreeMap::new(),
             dead: Vec::new(),
             dead_savepoints: Vec::new(),
+            savepoint_roots: BTreeSet::new(),
             history: Arc::default(),
             asked: Vec::new(),
             answers: Vec::new(),

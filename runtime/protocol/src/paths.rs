@@ -92,11 +92,11 @@ impl JobPaths {
         (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
     }
 
-    /// Whether an object lies below the directory of any generation.
+    /// The generation below whose directory an object lies.
     #[must_use]
-    pub fn is_below_generation(&self, key: &str) -> bool {
-        let rest = key.strip_prefix(&self.directory).and_then(|rest| rest.strip_prefix('/'));
-        rest.and_then(|rest| rest.split_once('/')).is_some_and(|(generation, _)| number(generation).is_some())
+    pub fn parse_generation(&self, key: &str) -> Option<Generation> {
+        let (generation, _) = key.strip_prefix(&self.directory)?.strip_prefix('/')?.split_once('/')?;
+        number(generation).map(Generation)
     }
 
     /// The checkpoint that an object lies under, from its key.

@@ -6,7 +6,7 @@
 
 use crate::simulation::Coverage;
 use crate::simulation::program::{Counts, Events, read_counts, read_in_flight};
-use crate::simulation::store::{ObjectStore, ROOT};
+use crate::simulation::store::{ObjectStore, ROOT, relative};
 use sluice_engine::state::merged::MergedState;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
@@ -17,6 +17,10 @@ use sluice_protocol::state::{KeyedStateKind, StateData};
 use sluice_protocol::{CheckpointId, Generation, ProcessId, Run};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+
+mod savepoints;
+
+pub use savepoints::stop_kind;
 
 /// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
 pub const RESTORE_UNAVAILABLE: &str = "RestoreUnavailable";
@@ -41,6 +45,10 @@ pub struct Check {
     effects: u64,
     /// The moment of the last answered listing of the whole job after its terminal entry, by who appended that.
     swept_at: Option<u64>,
+    /// The same of savepoints.
+    savepoints_swept_at: Option<u64>,
+    /// Barriers of savepoints, by generation.
+    savepoint_barriers: BTreeSet<(u64, CheckpointId)>,
     /// Directives by id, as the controller gave them.
     pub directives: BTreeMap<String, StartFrom>,
     /// Checkpoints that were read and held batches in flight.
@@ -72,6 +80,8 @@ impl Check {
             puts: BTreeMap::new(),
             effects: 0,
             swept_at: None,
+            savepoints_swept_at: None,
+            savepoint_barriers: BTreeSet::new(),
             directives: BTreeMap::new(),
             in_flight: Cell::new(0),
             at_least_once: false,
@@ -106,7 +116,7 @@ impl Check {
     pub fn on_put(&mut self, key: &str, bytes: &[u8], store: &ObjectStore) -> Result<(), String> {
         let Some(number) = self.paths.parse_ledger_entry(key) else {
             self.effects += 1;
-            self.puts.insert(key.to_owned(), self.effects);
+            self.puts.insert(relative(key).to_owned(), self.effects);
             return Ok(());
         };
         let entry = Entry::from_bytes(bytes, key).map_err(|error| error.to_string())?;
@@ -117,6 +127,8 @@ impl Check {
             return self.on_litter(&entry);
         }
         self.check_follows(&entry)?;
+        let fold = self.fold();
+        self.check_savepoints(&entry, &fold, store)?;
         self.check_kind(&entry, store)?;
         self.coverage.entries += 1;
         if self.last.as_ref().is_none_or(|last| last.generation != entry.generation) {
@@ -303,39 +315,20 @@ impl Check {
         if (metadata.checkpoint, metadata.run.generation) != (id, generation) {
             return Err(format!("K2: {key} is of checkpoint {} of run {}", metadata.checkpoint, metadata.run));
         }
-        let (mut positions, mut counts) = (BTreeMap::new(), Counts::new());
-        for operator in &metadata.operators {
-            for split in &operator.splits {
-                let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
-                let position = split.state["position"].as_u64().ok_or("a split without a position")?;
-                if positions.insert(number, position).is_some() {
-                    return Err(format!("checkpoint {id} holds split {number} twice"));
-                }
-            }
-            let mut merged = MergedState::default();
-            for handle in operator.keyed.iter().rev() {
-                match handle.data.resolve(&directory) {
-                    StateData::Inline { bytes } => read_counts(&mut merged, handle.kind, &bytes, &mut counts)?,
-                    StateData::File { path, .. } => {
-                        let bytes =
-                            store.get(&path).ok_or_else(|| format!("K2: {path} of checkpoint {id} is missing"))?;
-                        read_counts(&mut merged, handle.kind, bytes, &mut counts)?;
-                    }
-                }
-            }
-        }
         self.in_flight.set(self.in_flight.get() + u64::from(!metadata.in_flight.is_empty()));
-        for handle in &metadata.in_flight {
-            read_in_flight(handle, &mut counts)?;
-        }
-        Ok((positions, counts))
+        read_snapshot(&metadata, &directory, store)
     }
 
     /// A listing took effect, and its caller will hear of it.
     pub fn on_list(&mut self, process: &ProcessId, prefix: &str) {
-        let is_whole = prefix.trim_end_matches('/') == self.paths.directory();
-        if is_whole && self.has_ended(process) {
+        if !self.has_ended(process) {
+            return;
+        }
+        if prefix.trim_end_matches('/') == self.paths.directory() {
             self.swept_at = Some(self.effects);
+        }
+        if relative(prefix) == savepoints::directory() {
+            self.savepoints_swept_at = Some(self.effects);
         }
     }
 
@@ -388,12 +381,14 @@ impl Check {
         }
         if let Some((generation, id)) = self.paths.parse_checkpoint(key) {
             let is_retained = fold.retained.iter().any(|one| (one.key.generation, one.key.id) == (generation, id));
-            let is_restore = self.restore.as_deref() == Some(self.paths.checkpoint_directory(generation, id).as_str());
+            let directory = self.paths.checkpoint_directory(generation, id);
+            // When the job has ended, nothing restarts any more.
+            let is_restore = !fold.state.is_terminal() && self.restore.as_deref() == Some(directory.as_str());
             if is_retained || is_restore {
                 return Err(format!("K6: {key} is removed, but checkpoint {id} is retained"));
             }
         }
-        Ok(())
+        self.check_savepoint_delete(key)
     }
 
     /// A process says that it was superseded: somebody must have done it (L2, L3).
@@ -423,6 +418,12 @@ impl Check {
         for key in store.keys().filter(|key| self.paths.parse_ledger_entry(key).is_none()) {
             let of_retained = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
             let is_reached = of_retained || referred_to.contains(key);
+            let (is_reached, swept_at) = match savepoints::parse(key) {
+                Some(of) => {
+                    (fold.savepoints.iter().any(|one| one.key == of), self.savepoints_swept_at.unwrap_or(u64::MAX))
+                }
+                None => (is_reached, swept_at),
+            };
             if !is_reached && self.puts.get(key).is_none_or(|put| *put <= swept_at) {
                 return Err(format!("K6: nobody has removed {key}, the ledger reaches {retained:?}"));
             }
@@ -437,7 +438,7 @@ impl Check {
     /// What is missing.
     pub fn on_finished(&self, store: &ObjectStore) -> Result<(), String> {
         let Some(last) = self.last.as_ref() else { return Err("finished without a ledger".to_owned()) };
-        if !matches!(last.kind, EntryKind::Finished { .. }) {
+        if !matches!(last.kind, EntryKind::Finished { .. } | EntryKind::Cancelled { .. }) {
             return Err(format!("finished, but the last entry is {}", name(&last.kind)));
         }
         for one in &self.fold().retained {
@@ -448,6 +449,39 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// Positions and counts of a snapshot in this directory.
+fn read_snapshot(
+    metadata: &Metadata,
+    directory: &str,
+    store: &ObjectStore,
+) -> Result<(BTreeMap<u32, u64>, Counts), String> {
+    let id = metadata.checkpoint;
+    let (mut positions, mut counts) = (BTreeMap::new(), Counts::new());
+    for operator in &metadata.operators {
+        for split in &operator.splits {
+            let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
+            let position = split.state["position"].as_u64().ok_or("a split without a position")?;
+            if positions.insert(number, position).is_some() {
+                return Err(format!("checkpoint {id} holds split {number} twice"));
+            }
+        }
+        let mut merged = MergedState::default();
+        for handle in operator.keyed.iter().rev() {
+            match handle.data.resolve(directory) {
+                StateData::Inline { bytes } => read_counts(&mut merged, handle.kind, &bytes, &mut counts)?,
+                StateData::File { path, .. } => {
+                    let bytes = store.get(&path).ok_or_else(|| format!("K2: {path} of checkpoint {id} is missing"))?;
+                    read_counts(&mut merged, handle.kind, bytes, &mut counts)?;
+                }
+            }
+        }
+    }
+    for handle in &metadata.in_flight {
+        read_in_flight(handle, &mut counts)?;
+    }
+    Ok((positions, counts))
 }
 
 /// A fold without the facts that its writer adds with each append.

@@ -3,7 +3,9 @@
 //! It sees a JobManager's status now and then, believes a process dead when it is told so (rightly or not), and
 //! replaces what is lost. It never talks to the store.
 
+use crate::simulation::check::stop_kind;
 use crate::simulation::job_manager::JobManager;
+use crate::simulation::people::SAVEPOINTS;
 use crate::simulation::program;
 use crate::simulation::scenario::{Bug, Upgrade};
 use crate::simulation::store::ROOT;
@@ -13,7 +15,8 @@ use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Directive, Event as MasterEvent, JobMasterConfig, StartFrom};
 use sluice_protocol::message::Alignment;
 use sluice_protocol::options::{
-    CheckpointingMode, CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, TolerableFailures, Unlimited,
+    CheckpointingMode, CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, Retention, TolerableFailures,
+    Unlimited,
 };
 use sluice_protocol::restart::{CountedFailure, FailureCounts, RestartDecision, RestartPolicy};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Timestamp};
@@ -73,6 +76,8 @@ impl World {
         }
         self.observe_status();
         self.request_stop();
+        self.ask();
+        self.request_cancel();
         self.replace_task_managers();
     }
 
@@ -139,7 +144,7 @@ impl World {
         index
     }
 
-    fn options(&self, parallelism: u32) -> JobOptions {
+    pub(super) fn options(&self, parallelism: u32) -> JobOptions {
         let scenario = &self.scenario;
         let tolerable =
             scenario.tolerable.map_or(TolerableFailures::Unlimited(Unlimited::Unlimited), TolerableFailures::Count);
@@ -156,12 +161,12 @@ impl World {
             } else {
                 CheckpointingMode::ExactlyOnce
             },
-            min_pause: TimeSpan(0),
+            min_pause: TimeSpan(scenario.min_pause_millis),
             unaligned: alignment_timeout.is_some(),
             alignment_timeout: alignment_timeout.unwrap_or_default(),
-            retention: Default::default(),
+            retention: if scenario.deletes { Retention::DeleteOnCancellation } else { Retention::default() },
             storage: ROOT.to_owned(),
-            savepoint_storage: None,
+            savepoint_storage: Some(format!("{ROOT}/{SAVEPOINTS}")),
             storage_options: None,
         };
         let delay = FixedDelay { delay: TimeSpan(200), ..FixedDelay::default() };
@@ -194,9 +199,26 @@ impl World {
             return;
         }
         self.controller.stopping = true;
+        if self.scenario.upgrade.is_some_and(|(_, upgrade)| upgrade == Upgrade::Savepoint) {
+            if self.rng.u32(..8) == 0 {
+                self.ask_to_stop(stop_kind(false));
+            }
+            return;
+        }
         let Some(index) = self.controller.current.filter(|index| self.job_managers[*index].alive) else { return };
         if self.rng.u32(..8) == 0 {
             self.deliver(Process::JobManager(index), Event::Master(index, MasterEvent::Command(Command::Stop)));
+        }
+    }
+
+    /// Whether the job was told to end: nothing else is asked for then.
+    pub(super) fn controller_is_ending(&self) -> bool {
+        self.scenario.cancel.is_some_and(|at| at <= self.now) || (self.controller.stopping && !self.controller.stopped)
+    }
+
+    fn request_cancel(&mut self) {
+        if self.scenario.cancel.is_some_and(|at| at <= self.now) && self.rng.u32(..8) == 0 {
+            self.tell(Command::Cancel);
         }
     }
 
@@ -277,6 +299,7 @@ impl World {
         self.controller.failures.merge(&status.failure_counts);
         match record.kind {
             ExitKind::Finished => self.finish(),
+            ExitKind::Stopped if self.scenario.cancel.is_some() => self.finish(),
             ExitKind::Stopped if self.controller.stopping && !self.controller.stopped => {
                 // The last report may be missed: m of the next directive is too low then (N3).
                 let last = if self.rng.bool() { status.ledger_entry } else { self.controller.directive.seen };
@@ -309,6 +332,9 @@ impl World {
             Upgrade::ResumeLatest => StartFrom::ResumeLatest,
             Upgrade::Path => fold.retained.first().map_or(StartFrom::ResumeLatest, |one| place(one.key)),
             Upgrade::Empty => StartFrom::Empty,
+            Upgrade::Savepoint => self
+                .stopped_with()
+                .map_or(StartFrom::ResumeLatest, |from| StartFrom::Path { from, allow_non_restored_state: false }),
         };
         self.controller.directive = Directive { id: "2".to_owned(), seen: last, start };
         self.controller.failures = FailureCounts::new(2);

@@ -1,5 +1,6 @@
 //! What a seed decides: the job, its faults, and how people treat it.
 
+use crate::simulation::people::Ask;
 use fastrand::Rng;
 use sluice_protocol::TimeSpan;
 use sluice_protocol::job_master::Planted;
@@ -26,11 +27,15 @@ pub enum Bug {
     RestoredShare,
     /// B3 broken: what the sender saved is restored before what the receiver saved.
     InFlightOrder,
+    /// K4 broken: the clock decides that a savepoint has failed, not the ledger.
+    Deadline,
+    /// K5 broken: savepoints are taken beside unaligned checkpoints.
+    Overlap,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -40,6 +45,8 @@ impl Bug {
         Self::SenderShare,
         Self::RestoredShare,
         Self::InFlightOrder,
+        Self::Deadline,
+        Self::Overlap,
     ];
 
     /// The JobMaster's switches.
@@ -51,7 +58,8 @@ impl Bug {
             own_append_is_foreign: bug == Some(Self::OwnAppend),
             no_directive_check: bug == Some(Self::Directive),
             keeps_dead: bug == Some(Self::Sweep),
-            ..Planted::default()
+            deadline_decides: bug == Some(Self::Deadline),
+            overlapping_savepoints: bug == Some(Self::Overlap),
         }
     }
 }
@@ -108,6 +116,8 @@ pub enum Upgrade {
     Path,
     /// Stop, then start empty.
     Empty,
+    /// Stop with a savepoint, then start from that.
+    Savepoint,
 }
 
 /// One world.
@@ -159,6 +169,14 @@ pub struct Scenario {
     pub alignment: Alignment,
     /// Of a hundred times that a sink is asked for room, how often it has none.
     pub stalls: u32,
+    /// What people ask for, by time.
+    pub asks: Vec<(u64, Ask)>,
+    /// When the job is cancelled, if it is.
+    pub cancel: Option<u64>,
+    /// Whether checkpoints are removed when the job is cancelled or ends.
+    pub deletes: bool,
+    /// Least time between two checkpoints.
+    pub min_pause_millis: u64,
 }
 
 impl Scenario {
@@ -219,8 +237,13 @@ impl Scenario {
             upgrade,
             alignment: Alignment::Aligned,
             stalls: 0,
+            asks: vec![],
+            cancel: None,
+            deletes: false,
+            min_pause_millis: 0,
         }
         .with_alignment()
+        .with_people(horizon)
     }
 
     /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.
@@ -235,6 +258,29 @@ impl Scenario {
         if matches!(self.alignment, Alignment::Unaligned { .. }) {
             self.max_concurrent = 1;
             self.stalls = if rng.u32(..4) == 0 { 0 } else { rng.u32(80..=96) };
+        }
+        self
+    }
+
+    /// Half of the worlds hold people who ask for something; a fifth deletes its checkpoints at the end.
+    fn with_people(mut self, horizon: u64) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0x5a7e_0000);
+        self.deletes = rng.u32(..5) == 0;
+        self.min_pause_millis = if rng.u32(..4) == 0 { rng.u64(1..900) } else { 0 };
+        if rng.bool() {
+            return self;
+        }
+        let ask = |rng: &mut Rng| match rng.u32(..5) {
+            0..=2 => Ask::Savepoint { millis: rng.u64(300..9000) },
+            3 => Ask::Checkpoint,
+            _ => Ask::Dispose,
+        };
+        self.asks = (0..rng.usize(1..5)).map(|_| (rng.u64(800..horizon), ask(&mut rng))).collect();
+        if self.upgrade.is_some() && rng.u32(..3) > 0 {
+            self.upgrade = self.upgrade.map(|(at, _)| (at, Upgrade::Savepoint));
+        }
+        if self.upgrade.is_none() && rng.u32(..5) == 0 {
+            self.cancel = Some(rng.u64(1500..horizon));
         }
         self
     }

@@ -73,12 +73,15 @@ impl ObjectStore {
                 self.objects.get(relative(key)).map_or(StoreReply::Absent, |bytes| StoreReply::Object(bytes.clone()))
             }
             StoreOperation::List { prefix, start_after } => {
+                let is_absolute = prefix.starts_with(ROOT);
                 let prefix = relative(prefix);
                 let first = start_after.as_deref().map_or(prefix, relative).max(prefix);
                 let keys = self.objects.range(first.to_owned()..).map(|(key, _)| key);
                 let keys = keys.take_while(|key| key.starts_with(prefix) || key.as_str() < prefix);
                 let after = |key: &&String| start_after.as_deref().is_none_or(|bound| key.as_str() > relative(bound));
-                StoreReply::Keys(keys.filter(after).cloned().collect())
+                // Keys listed under an absolute prefix are absolute too.
+                let as_asked = |key: &String| if is_absolute { format!("{ROOT}/{key}") } else { key.clone() };
+                StoreReply::Keys(keys.filter(after).map(as_asked).collect())
             }
             StoreOperation::Delete { keys } => {
                 for key in keys {
@@ -111,6 +114,8 @@ pub fn no_answer() -> StoreReply {
     StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message })
 }
 
-fn relative(key: &str) -> &str {
+/// A key of this store, below its root.
+#[must_use]
+pub fn relative(key: &str) -> &str {
     key.strip_prefix(ROOT).map_or(key, |rest| rest.trim_start_matches('/'))
 }

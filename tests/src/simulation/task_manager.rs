@@ -74,7 +74,7 @@ struct Merged {
 }
 
 struct Acknowledgement {
-    state: SubtaskState,
+    state: (SubtaskState, Option<SubtaskState>),
     missing: usize,
     /// To be told when all files are stored.
     recorders: Vec<(Arc<dyn LayerRecorder>, Vec<KeyedStateHandle>)>,

@@ -11,7 +11,7 @@ use crate::simulation::controller::{Controller, job};
 use crate::simulation::job_manager::JobManager;
 use crate::simulation::program::{Events, View};
 use crate::simulation::scenario::{Fault, Scenario};
-use crate::simulation::store::{ObjectStore, no_answer};
+use crate::simulation::store::{ObjectStore, no_answer, relative};
 use crate::simulation::task_manager::{Effect, TaskManager};
 use crate::simulation::{Coverage, Violation};
 use network::Session;
@@ -210,7 +210,7 @@ impl World {
     pub(super) fn finish(&mut self) {
         self.verdict_at.get_or_insert(self.now + QUIET);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if self.scenario.has_no_zombies() && view != self.check.last_counts {
+        if self.scenario.has_no_zombies() && self.scenario.cancel.is_none() && view != self.check.last_counts {
             self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_counts));
         }
     }
@@ -317,7 +317,7 @@ impl World {
     fn take_effect(&mut self, process: Process, id: u64, operation: &StoreOperation, answer: Option<u64>) {
         if let StoreOperation::Delete { keys } = operation {
             for key in keys.iter().filter(|key| self.store.get(key).is_some()).cloned().collect::<Vec<_>>() {
-                if let Err(what) = self.check.on_delete(&key) {
+                if let Err(what) = self.check.on_delete(relative(&key)) {
                     self.violate(format!("{process:?}: {what}"));
                 }
             }
@@ -359,12 +359,29 @@ impl World {
             self.trace(|| format!("jm-{index} <- {}", short(&format!("{event:?}"))));
         }
         let actions = self.job_managers[index].handle(self.now, event);
+        self.check_triggers(index, &actions);
         for action in actions {
             self.act(index, action);
         }
         if let Some(at) = self.job_managers[index].next_wakeup() {
             // Never at once: a wakeup that is due but not served would stop the world.
             self.wake_job_manager_at(index, at.max(self.now + 1));
+        }
+    }
+
+    fn check_triggers(&mut self, index: usize, actions: &[Action]) {
+        for action in actions {
+            let Action::Send { message: ToTaskManager::TriggerCheckpoint { barrier, .. }, .. } = action else {
+                continue;
+            };
+            let (generation, pending) = {
+                let one = &self.job_managers[index];
+                (one.generation, one.status().pending_checkpoints.len())
+            };
+            let alignment = self.options(1).checkpointing.map(|settings| settings.alignment()).unwrap_or_default();
+            if let Err(what) = self.check.on_trigger(generation, barrier, pending, alignment) {
+                self.violate(what);
+            }
         }
     }
 

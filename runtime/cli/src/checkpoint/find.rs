@@ -5,7 +5,8 @@
 
 use super::place::Place;
 use crate::error::CommandError;
-use sluice_protocol::ledger::{Entry, LedgerState, RetainedCheckpoint};
+use sluice_protocol::history::CheckpointRecord;
+use sluice_protocol::ledger::{Entry, Fold, LedgerState, RetainedCheckpoint};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::{JobPaths, METADATA, parse_uid};
 use sluice_protocol::{CheckpointId, JobId, Timestamp};
@@ -18,6 +19,8 @@ pub(crate) struct Found {
     pub(crate) job: String,
     /// Its id.
     pub(crate) id: CheckpointId,
+    /// Whether it is a savepoint.
+    pub(crate) is_savepoint: bool,
     /// Address of its directory.
     pub(crate) uri: String,
     /// When it was complete; when it was triggered where no ledger tells.
@@ -28,14 +31,30 @@ pub(crate) struct Found {
     pub(crate) job_state: Option<LedgerState>,
 }
 
+/// How the last checkpoints of a job went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JobHistory {
+    /// Its directory.
+    pub(crate) job: String,
+    /// Oldest first.
+    pub(crate) records: Vec<CheckpointRecord>,
+}
+
 /// All snapshots below the place, by job and id.
 pub(crate) async fn find(place: &Place) -> Result<Vec<Found>, CommandError> {
+    Ok(find_with_histories(place).await?.0)
+}
+
+/// All snapshots below the place, and what the ledgers tell of how the last ones went.
+pub(crate) async fn find_with_histories(place: &Place) -> Result<(Vec<Found>, Vec<JobHistory>), CommandError> {
     let keys = place.executor.home().list("", None).await?;
     let addresses: Vec<String> = keys.iter().map(|key| format!("{}/{key}", place.uri)).collect();
     let ledgers = last_entries(&addresses);
-    let mut found = Vec::new();
+    let (mut found, mut histories) = (Vec::new(), Vec::new());
     for (directory, number) in &ledgers {
-        found.extend(retained_of(place, directory, *number).await?);
+        let Some(fold) = fold_of(place, directory, *number).await? else { continue };
+        found.extend(retained_of(directory, &fold));
+        histories.push(JobHistory { job: job_of(directory), records: fold.history });
     }
     let directories = addresses.iter().filter_map(|uri| uri.strip_suffix(METADATA)?.strip_suffix('/'));
     let in_ledger =
@@ -44,8 +63,9 @@ pub(crate) async fn find(place: &Place) -> Result<Vec<Found>, CommandError> {
         found.extend(alone(place, uri).await?);
     }
     found.retain(|found| place.only.as_ref().is_none_or(|only| is_of(only, &found.job)));
+    histories.retain(|history| place.only.as_ref().is_none_or(|only| is_of(only, &history.job)));
     found.sort_by(|a, b| (&a.job, a.id, &a.uri).cmp(&(&b.job, b.id, &b.uri)));
-    Ok(found)
+    Ok((found, histories))
 }
 
 /// The directories of jobs with the number of their last ledger entry.
@@ -61,21 +81,25 @@ fn last_entries(addresses: &[String]) -> BTreeMap<String, u64> {
     last
 }
 
-async fn retained_of(place: &Place, directory: &str, number: u64) -> Result<Vec<Found>, CommandError> {
-    let paths = JobPaths::of_directory(directory);
-    let key = paths.ledger_entry(number);
+async fn fold_of(place: &Place, directory: &str, number: u64) -> Result<Option<Fold>, CommandError> {
+    let key = JobPaths::of_directory(directory).ledger_entry(number);
     // Trimmed between the list and now: its job goes on, so what this entry says is no longer of use.
-    let Some(bytes) = place.get(&key).await? else { return Ok(Vec::new()) };
-    let fold = Entry::from_bytes(&bytes, &key)?.folded();
+    let Some(bytes) = place.get(&key).await? else { return Ok(None) };
+    Ok(Some(Entry::from_bytes(&bytes, &key)?.folded()))
+}
+
+fn retained_of(directory: &str, fold: &Fold) -> Vec<Found> {
+    let paths = JobPaths::of_directory(directory);
     let found = |kept: &RetainedCheckpoint| Found {
         job: job_of(directory),
         id: kept.key.id,
+        is_savepoint: false,
         uri: paths.checkpoint_directory(kept.key.generation, kept.key.id),
         at: kept.completed_at,
         bytes: kept.bytes,
         job_state: Some(fold.state),
     };
-    Ok(fold.retained.iter().map(found).collect())
+    fold.retained.iter().map(found).collect()
 }
 
 async fn alone(place: &Place, uri: &str) -> Result<Option<Found>, CommandError> {
@@ -85,6 +109,7 @@ async fn alone(place: &Place, uri: &str) -> Result<Option<Found>, CommandError> 
     Ok(Some(Found {
         job: metadata.job.to_string(),
         id: metadata.checkpoint,
+        is_savepoint: metadata.savepoint,
         uri: uri.to_owned(),
         at: metadata.triggered_at,
         bytes: metadata.state_bytes(),

@@ -11,6 +11,8 @@ use crate::output;
 use serde_json::Value;
 use sluice_node::edge::now;
 use sluice_protocol::graph::OperatorInfo;
+use sluice_protocol::history::VertexDetails;
+use sluice_protocol::message::CheckpointMetrics;
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::METADATA;
 use sluice_protocol::state::{
@@ -27,6 +29,7 @@ const OFFSET: &str = "offset";
 pub(super) async fn inspect(place: &Place, rows: usize) -> Result<(), CommandError> {
     let (directory, metadata) = choose(place).await?;
     let mut text = describe(&directory, &metadata);
+    text.push_str(&describe_details(&metadata));
     for (info, snapshots) in operators(&metadata) {
         let _ = writeln!(text, "\n{}  ({:?})\n  uid {}", info.description, info.kind, info.uid);
         text.push_str(&describe_splits(&snapshots));
@@ -71,8 +74,9 @@ pub(crate) async fn read_metadata(place: &Place, directory: &str) -> Result<Opti
 fn describe(directory: &str, metadata: &Metadata) -> String {
     let age = output::age(now(), metadata.triggered_at);
     format!(
-        "checkpoint {} of {}\n  path       {directory}\n  triggered  {} ({age} ago), by generation {} attempt {}\n  \
+        "{} {} of {}\n  path       {directory}\n  triggered  {} ({age} ago), by generation {} attempt {}\n  \
          state      {}, {} key groups\n",
+        if metadata.savepoint { "savepoint" } else { "checkpoint" },
         metadata.checkpoint,
         metadata.job,
         output::time(metadata.triggered_at),
@@ -81,6 +85,22 @@ fn describe(directory: &str, metadata: &Metadata) -> String {
         output::bytes(metadata.state_bytes()),
         metadata.max_parallelism,
     )
+}
+
+/// How it was taken, by vertex.
+fn describe_details(metadata: &Metadata) -> String {
+    let Some(details) = &metadata.details else { return String::new() };
+    let row = |vertex: &VertexDetails| {
+        let CheckpointMetrics { start_delay_ms, alignment_ms, sync_ms, async_ms, bytes, full_bytes, in_flight_bytes } =
+            vertex.metrics;
+        let mut cells = vec![vertex.name.clone(), vertex.subtasks.len().to_string()];
+        cells.extend([start_delay_ms, alignment_ms, sync_ms, async_ms].map(|millis| format!("{millis} ms")));
+        cells.extend([bytes, full_bytes, in_flight_bytes].map(output::bytes));
+        cells
+    };
+    let rows: Vec<Vec<String>> = details.vertices.iter().map(row).collect();
+    let header = ["TASK", "SUBTASKS", "DELAY", "ALIGNMENT", "SYNC", "ASYNC", "STORED", "FULL SIZE", "IN FLIGHT"];
+    format!("\n{}", output::table(&header, &rows, "  "))
 }
 
 /// Operators that stored something, in the order of the graph, each with what its subtasks stored.

@@ -14,7 +14,7 @@ use crate::status::Notice;
 use crate::store::{StoreOperation, StoreReply};
 use crate::time::TimeSpan;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Keys per delete.
 const DELETE_BATCH: usize = 500;
@@ -53,7 +53,9 @@ impl JobMaster {
         let goes = |key: &String| {
             let paths = &self.journal.paths;
             let is_pinned = |(generation, id)| self.is_held(CheckpointKey { generation, id });
-            paths.is_below_generation(key) && !paths.parse_checkpoint(key).is_some_and(is_pinned)
+            // Also after the end a later generation may go on.
+            let is_own = paths.parse_generation(key).is_some_and(|of| of <= self.config.generation);
+            is_own && !paths.parse_checkpoint(key).is_some_and(is_pinned)
         };
         let is_shared = |key: &String| self.journal.paths.parse_shared(key).is_some();
         let (shared, others): (Vec<_>, Vec<_>) = keys.into_iter().filter(goes).partition(is_shared);
@@ -61,18 +63,17 @@ impl JobMaster {
         self.on_shared_found(shared);
     }
 
-    /// Looks for savepoints that older generations began and did not complete. What the fold has forgotten is left
-    /// alone: it may be one that lives.
-    pub(super) fn sweep_savepoints(&mut self) {
+    /// Looks for savepoints that were begun and will not be complete. What the fold has forgotten is left alone: it may
+    /// be one that lives.
+    fn sweep_savepoints(&mut self) {
         let fold = &self.journal.fold;
         if fold.requests.is_empty() {
             return;
         }
         let settings = self.config.options.checkpointing.as_ref();
         let of_requests = fold.requests.iter().filter_map(|request| request.directory.clone());
-        let roots: BTreeSet<String> =
-            settings.and_then(|one| one.savepoint_root()).into_iter().chain(of_requests).collect();
-        for root in roots {
+        self.savepoint_roots.extend(settings.and_then(|one| one.savepoint_root()).into_iter().chain(of_requests));
+        for root in self.savepoint_roots.clone() {
             let prefix = format!("{}/{}/", root.trim_end_matches('/'), self.config.job);
             let operation = StoreOperation::List { prefix: prefix.clone(), start_after: None };
             self.start(Running { purpose: Purpose::SweepSavepoints(prefix), operation, failures: 0 });
@@ -81,11 +82,15 @@ impl JobMaster {
 
     fn delete_dead_savepoints(&mut self, prefix: &str, keys: Vec<String>) {
         let fold = &self.journal.fold;
+        let has_ended = matches!(self.phase, Phase::Exiting { .. });
         let is_dead = |key: &String| {
             paths::parse_savepoint(prefix, key).is_some_and(|key| {
                 let is_known = fold.savepoints.iter().any(|savepoint| savepoint.key == key);
                 let is_forgotten = fold.forgotten_savepoints.is_some_and(|forgotten| key <= forgotten);
-                key.generation < self.config.generation && !is_known && !is_forgotten
+                let own = self.config.generation;
+                // Also after the end a later generation may go on: what is not older than this one is not its business.
+                let is_over = key.generation < own || (has_ended && key.generation == own);
+                is_over && !is_known && !is_forgotten
             })
         };
         let dead = keys.into_iter().filter(is_dead).collect();
@@ -103,6 +108,7 @@ impl JobMaster {
         self.start(Running { purpose: Purpose::Sweep, operation, failures: 0 });
         let operation = StoreOperation::ListUploads { prefix };
         self.start(Running { purpose: Purpose::SweepUploads, operation, failures: 0 });
+        self.sweep_savepoints();
     }
 
     pub(super) fn sweep_when_due(&mut self) {

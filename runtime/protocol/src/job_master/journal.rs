@@ -10,7 +10,7 @@ use crate::history::{CheckpointRecord, RecordState};
 use crate::ids::{Attempt, CheckpointId};
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{
-    self, CheckpointKey, Entry, EntryHeader, EntryKind, SavepointKind, SnapshotReference, TakenSavepoint,
+    self, CheckpointKey, Ends, Entry, EntryHeader, EntryKind, SavepointKind, SnapshotReference, TakenSavepoint,
 };
 use crate::ledger::{Fold, Request, RequestResult, RestorePoint, RetainedCheckpoint, StartCause, trim};
 use crate::paths::JobPaths;
@@ -222,10 +222,16 @@ impl JobMaster {
     /// What an intent says when its turn comes; `None`: nothing any more, since a later checkpoint was faster or the
     /// attempt is over.
     fn build_kind(&mut self, intent: Intent) -> Option<EntryKind> {
+        // Behind a terminal entry nothing follows but a start.
+        if self.journal.fold.state.is_terminal() && !matches!(intent, Intent::Start { .. }) {
+            return None;
+        }
         Some(match intent {
             Intent::Start { cause, restored_from } => {
                 EntryKind::Started { cause, restored_from, probed: self.config.probed.clone() }
             }
+            // The attempt failed while the checkpoint that the job ends with was being appended: there is no way back (K4).
+            Intent::Restart { .. } if self.journal.fold.ending != Ends::None => return None,
             Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
             Intent::Checkpoint { id, triggered_at, bytes } => {
                 let (ends, savepoint) = self.coordinator.as_mut()?.appending(id)?;

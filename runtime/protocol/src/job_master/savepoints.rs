@@ -185,6 +185,7 @@ impl JobMaster {
 
     fn order_savepoint(&mut self, request: &Request) {
         let Some(root) = &request.directory else { return };
+        self.savepoint_roots.insert(root.clone());
         let directory_prefix = format!("{root}/{}/{}-", self.config.job, self.config.generation);
         let order = SavepointOrder { request: request.id.clone(), ends: request.kind.ends(), directory_prefix };
         if let Some(coordinator) = &mut self.coordinator {
@@ -267,6 +268,10 @@ impl JobMaster {
             return;
         }
         let path = SnapshotLocation::parse(path, None).directory;
+        if self.is_ending() {
+            let failure = Failure::user("JobEnding", "the job is ending: nothing is disposed of any more");
+            return self.answer(id, RequestKind::Dispose, RequestState::Failed, Some(path), Some(failure));
+        }
         self.answer(id.clone(), RequestKind::Dispose, RequestState::Pending, Some(path.clone()), None);
         self.append(Intent::Dispose { id, path });
     }

@@ -373,7 +373,6 @@ impl JobMaster {
         self.status.last_checkpoint =
             self.journal.fold.latest().cloned().map(|latest| self.describe_checkpoint(latest));
         self.sweep();
-        self.sweep_savepoints();
         for command in std::mem::take(&mut self.early) {
             self.on_command(command);
         }

@@ -9,10 +9,10 @@ use sluice_engine::task::TaskSnapshot;
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::JobGraph;
 use sluice_protocol::message::FromTaskManager;
-use sluice_protocol::paths::shared_file;
+use sluice_protocol::paths::{shared_file, state_file};
 use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
 use sluice_protocol::store::{StoreOperation, StoreReply};
-use sluice_protocol::{CheckpointId, Run, SubtaskId};
+use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId};
 
 /// What was in flight always travels inline here.
 fn inline_handle(share: &InFlight, graph: &JobGraph) -> Result<InFlightHandle, TaskError> {
@@ -37,7 +37,14 @@ impl TaskManager {
         let in_flight = in_flight.iter().map(|share| inline_handle(share, &graph)).collect::<Result<Vec<_>, _>>();
         let written =
             snapshot.write(&WriteOptions { base, whole_below: 0 }).and_then(|states| Ok((states, in_flight?)));
-        let (states, in_flight) = match written {
+        // A savepoint holds all state, whatever the checkpoint refers to.
+        let whole = snapshot
+            .barrier
+            .savepoint
+            .clone()
+            .map(|directory| snapshot.write(&WriteOptions::default()).map(|states| (directory, states)));
+        let written = written.and_then(|written| Ok((written, whole.transpose()?)));
+        let ((states, in_flight), savepoint) = match written {
             Ok(written) => written,
             Err(error) => {
                 let failure = error.to_failure();
@@ -68,14 +75,46 @@ impl TaskManager {
             recorders.extend(layers.into_iter().map(|layers| (layers.recorder, new.clone())));
             operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: vec![], splits });
         }
-        let waiting =
-            Acknowledgement { state: SubtaskState { operators, in_flight }, missing: missing as usize, recorders };
+        let savepoint = savepoint.map(|(directory, states)| {
+            self.upload_savepoint((run, checkpoint, subtask), &directory, states, &mut missing)
+        });
+        let state = (SubtaskState { operators, in_flight }, savepoint);
+        let waiting = Acknowledgement { state, missing: missing as usize, recorders };
         if missing == 0 {
             return self.acknowledge(run, checkpoint, subtask, waiting);
         }
         if let Some(active) = &mut self.active {
             active.acknowledgements.insert((checkpoint, subtask), waiting);
         }
+    }
+
+    /// All state once more, in files of the savepoint's own (K4).
+    fn upload_savepoint(
+        &mut self,
+        (run, checkpoint, subtask): (Run, CheckpointId, SubtaskId),
+        directory: &str,
+        states: Vec<(OperatorUid, OperatorState)>,
+        missing: &mut u32,
+    ) -> SubtaskState {
+        let mut operators = Vec::new();
+        for (uid, OperatorState { keyed, splits, .. }) in states {
+            let mut handles = Vec::new();
+            for KeyedPiece { name, key_groups, rows, kind, bytes, .. } in keyed {
+                let data = if bytes.len() > self.setup.inline_limit {
+                    let nonce = format!("{:08x}", self.rng.u32(..));
+                    let path = state_file(run, checkpoint, subtask, *missing, &nonce);
+                    let data = StateData::File { path, size: bytes.len() as u64 };
+                    *missing += 1;
+                    self.put_file(run, checkpoint, subtask, data.resolve(directory), bytes);
+                    data
+                } else {
+                    StateData::Inline { bytes }
+                };
+                handles.push(KeyedStateHandle { name, key_groups, rows, kind, data });
+            }
+            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: vec![], splits });
+        }
+        SubtaskState { operators, in_flight: vec![] }
     }
 
     fn put_file(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, data: StateData, bytes: Vec<u8>) {
@@ -86,7 +125,7 @@ impl TaskManager {
     }
 
     fn acknowledge(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, done: Acknowledgement) {
-        let Acknowledgement { state, recorders, .. } = done;
+        let Acknowledgement { state: (state, savepoint), recorders, .. } = done;
         recorders.into_iter().for_each(|(recorder, handles)| recorder.stored(handles));
         let metrics = Default::default();
         self.effects.push(Effect::Send(FromTaskManager::Acknowledge {
@@ -94,7 +133,7 @@ impl TaskManager {
             subtask,
             checkpoint,
             state,
-            savepoint: None,
+            savepoint,
             metrics,
         }));
     }

@@ -212,6 +212,18 @@ fn behind_a_drains_checkpoint_there_is_only_stopped() {
 }
 
 #[test]
+fn an_attempt_that_fails_while_the_last_entry_is_under_way_does_not_run_again() {
+    let mut bench = Bench::running(slow());
+    ask(&mut bench, "a", SavepointKind::Stop);
+    bench.store.loses_ledger_replies = true;
+    bench.acknowledge_all(1);
+    bench.fail_task(failure());
+    bench.store.loses_ledger_replies = false;
+    bench.pass(5_000);
+    assert_eq!(kinds(&bench)[2..], ["Checkpoint", "Savepoint", "Stopped"]);
+}
+
+#[test]
 fn a_drain_that_fails_runs_again_from_the_latest_checkpoint() {
     let mut bench = Bench::running(config(1));
     bench.pass(1000);
@@ -348,6 +360,20 @@ fn a_savepoint_is_disposed_of_unless_a_start_depends_on_it() {
     let checkpoint = dispose(&mut bench, "d4", "s3://bucket/root/default/pv-1/2/chk-2");
     assert_eq!(checkpoint.failure.unwrap().reason, "NotASavepoint", "the last retained checkpoint cannot be removed");
     assert!(bench.store.holds("default/pv-1/2/chk-2/_metadata"));
+}
+
+#[test]
+fn nothing_stands_behind_a_terminal_entry() {
+    let mut bench = Bench::running(slow());
+    ask(&mut bench, "a", SavepointKind::Savepoint);
+    bench.acknowledge_all(1);
+    bench.store.is_away = true;
+    bench.command(Command::Cancel);
+    bench.command(Command::Dispose { id: "d".into(), path: "s3://other/sp/default/pv-1/1-1".into() });
+    assert_eq!(request(&bench, "d").failure.unwrap().reason, "JobEnding");
+    bench.store.is_away = false;
+    bench.pass(10_000);
+    assert_eq!(kinds(&bench).last().unwrap(), "Cancelled");
 }
 
 #[test]
