@@ -145,7 +145,6 @@ fn validate_checkpointing(checkpointing: &CheckpointingSpec, problems: &mut Prob
     }
     validate_storage_options(checkpointing, problems);
     validate_alignment(checkpointing, problems);
-    refuse_what_is_not_there_yet(checkpointing, problems);
 }
 
 fn validate_storage_options(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
@@ -163,20 +162,6 @@ fn validate_storage_options(checkpointing: &CheckpointingSpec, problems: &mut Pr
             format!("'{endpoint}' must be a URL that starts with http:// or https://"),
         );
     }
-}
-
-fn refuse_what_is_not_there_yet(checkpointing: &CheckpointingSpec, problems: &mut Problems) {
-    let yet = "is not supported yet";
-    problems.refuse_unless(
-        checkpointing.mode == CheckpointingMode::ExactlyOnce,
-        "spec.checkpointing.mode",
-        format!("AtLeastOnce {yet}; use ExactlyOnce"),
-    );
-    problems.refuse_unless(
-        !checkpointing.unaligned,
-        "spec.checkpointing.unaligned",
-        format!("{yet}; set it to false: checkpoints are aligned"),
-    );
 }
 
 /// What contradicts the way barriers go, on effective values: each message names both fields and what to do.

@@ -85,21 +85,8 @@ fn places_of_storage() {
 }
 
 #[test]
-fn what_cannot_be_obeyed_yet_is_refused_by_name() {
-    let cases = [("mode", json!("AtLeastOnce")), ("unaligned", json!(true))];
-    for (name, value) in cases {
-        let (pointer, field) = (format!("/checkpointing/{name}"), format!("spec.checkpointing.{name}"));
-        assert_refused(&[(&pointer, value)], &field, "not supported yet");
-    }
-}
-
-#[test]
 fn contradictions_about_alignment_name_both_fields() {
-    let of = |options: Value| {
-        let mut problems = validate(&spec_with(&[("/checkpointing", options)]));
-        problems.retain(|problem| !problem.message.contains("not supported yet"));
-        problems
-    };
+    let of = |options: Value| validate(&spec_with(&[("/checkpointing", options)]));
     let refused = |options: Value, field: &str, words: &[&str]| {
         let problems = of(options);
         assert_eq!(problems.len(), 1, "{problems:?}");
@@ -116,6 +103,7 @@ fn contradictions_about_alignment_name_both_fields() {
     let alone = json!({"interval": "1s", "alignmentTimeout": "1s"});
     refused(alone, "spec.checkpointing.alignmentTimeout", &["unaligned is false", "set unaligned to true"]);
     assert_eq!(of(json!({"interval": "1s", "alignmentTimeout": "1s", "unaligned": true})), []);
+    assert_eq!(of(json!({"interval": "1s", "mode": "AtLeastOnce", "maxConcurrent": 3})), []);
 }
 
 #[test]

@@ -374,7 +374,9 @@ impl Check {
         }
         let directories =
             fold.retained.iter().map(|one| self.paths.checkpoint_directory(one.key.generation, one.key.id));
-        for directory in directories.chain(self.restore.clone()) {
+        // When the job has ended, nothing restarts any more.
+        let restore = self.restore.clone().filter(|_| !fold.state.is_terminal());
+        for directory in directories.chain(restore) {
             if self.files.get(&directory).is_some_and(|files| files.contains(key)) {
                 return Err(format!("K6: {key} is removed, but {directory} refers to it"));
             }
