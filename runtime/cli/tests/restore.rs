@@ -58,9 +58,25 @@ fn interrupted(name: &str) -> (Directory, PathBuf) {
     (directory, checkpoint)
 }
 
+/// The files that the `_metadata` of a checkpoint names, in its directory or shared by the checkpoints of its generation.
 fn state_files(checkpoint: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|path| path.extension().is_some_and(|extension| extension == "parquet")).collect()
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(checkpoint.join("_metadata")).unwrap()).unwrap();
+    let mut files = Vec::new();
+    collect_paths(&metadata, &mut files);
+    files.into_iter().map(|file| checkpoint.join(file)).collect()
+}
+
+fn collect_paths(value: &serde_json::Value, files: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            let path = fields.get("path").and_then(serde_json::Value::as_str).filter(|_| fields.contains_key("in"));
+            files.extend(path.map(str::to_owned));
+            fields.values().for_each(|field| collect_paths(field, files));
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_paths(item, files)),
+        _ => {}
+    }
 }
 
 fn holds_state_file(directory: &Path) -> bool {
@@ -103,7 +119,12 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
     }
 }
 
@@ -120,12 +141,13 @@ fn a_checkpoint_its_metadata_and_a_job_directory_start_another_job_at_another_pa
 }
 
 #[test]
-fn a_checkpoint_that_was_moved_starts_where_it_is_now() {
+fn a_checkpoint_that_was_moved_with_its_generation_starts_where_it_is_now() {
     let (directory, checkpoint) = interrupted("moved");
-    copy(&checkpoint, &directory.path().join("elsewhere/backup"));
+    copy(checkpoint.parent().unwrap(), &directory.path().join("elsewhere/backup"));
     std::fs::remove_dir_all(directory.path().join("sluice-checkpoints")).unwrap();
     write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 1\n"));
-    restore(&directory, "fast.yaml", "elsewhere/backup", 0);
+    let name = checkpoint.file_name().unwrap().to_str().unwrap();
+    restore(&directory, "fast.yaml", &format!("elsewhere/backup/{name}"), 0);
 }
 
 /// F2: it is tried again for as long as it is missing, and nothing is restored without it.

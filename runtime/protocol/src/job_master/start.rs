@@ -410,8 +410,8 @@ fn in_use(place: &str, last: &Entry) -> String {
     format!(
         "{place} belongs to a job that has not ended: the last entry of its ledger, number {} of generation {}, is no \
          terminal one, so it may remove the checkpoint at any time. Stop that job first (a suspended one will do), or \
-         restore a savepoint of it; if nothing runs it any more, copy the checkpoint's directory to another place and \
-         restore the copy",
+         restore a savepoint of it; if nothing runs it any more, copy the directory of its generation, the one that \
+         holds it, to another place and restore the checkpoint in the copy",
         last.number, last.generation
     )
 }
