@@ -159,6 +159,20 @@ impl Job {
         }
     }
 
+    /// Cancels the job by the command line and waits for the end of its JobManager.
+    ///
+    /// # Panics
+    /// When it is refused, or does not end.
+    pub fn cancel(&mut self) {
+        let endpoint = format!("127.0.0.1:{}", self.ports.rpc);
+        let output =
+            Command::new(sluice_binary()).args(["cancel", "--jobmanager", &endpoint]).output().expect("cancel");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if let Some(mut process) = self.job_manager.take() {
+            wait_for("the end of the job", Duration::from_secs(20), || process.ended());
+        }
+    }
+
     /// The current JobManager's status; `None` while it does not answer.
     #[must_use]
     pub fn status(&self) -> Option<JobStatus> {
