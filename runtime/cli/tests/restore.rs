@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Directory, wait_for_line};
+use sluice_protocol::metadata::Metadata;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -60,23 +61,9 @@ fn interrupted(name: &str) -> (Directory, PathBuf) {
 
 /// The files that the `_metadata` of a checkpoint names, in its directory or shared by the checkpoints of its generation.
 fn state_files(checkpoint: &Path) -> Vec<PathBuf> {
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(checkpoint.join("_metadata")).unwrap()).unwrap();
-    let mut files = Vec::new();
-    collect_paths(&metadata, &mut files);
-    files.into_iter().map(|file| checkpoint.join(file)).collect()
-}
-
-fn collect_paths(value: &serde_json::Value, files: &mut Vec<String>) {
-    match value {
-        serde_json::Value::Object(fields) => {
-            let path = fields.get("path").and_then(serde_json::Value::as_str).filter(|_| fields.contains_key("in"));
-            files.extend(path.map(str::to_owned));
-            fields.values().for_each(|field| collect_paths(field, files));
-        }
-        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_paths(item, files)),
-        _ => {}
-    }
+    let place = checkpoint.join("_metadata");
+    let metadata = Metadata::from_bytes(&std::fs::read(&place).unwrap(), place.to_str().unwrap()).unwrap();
+    metadata.files(checkpoint.to_str().unwrap()).map(PathBuf::from).collect()
 }
 
 fn holds_state_file(directory: &Path) -> bool {

@@ -4,7 +4,7 @@ use super::{Broken, DataPlane, Incoming, OnBroken, OpenRun, Outgoing};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use sluice_engine::batch::Batch;
-use sluice_engine::channel::{ChannelId, Frame, InputChannel, OutputChannel, channel, sending_channel};
+use sluice_engine::channel::{ChannelId, Frame, InputChannel, NumberedFrame, OutputChannel, channel, sending_channel};
 use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::{Attempt, CheckpointId, Generation, Run, SubtaskIndex, TaskManagerId, TimeSpan, Timestamp};
 use std::sync::Arc;
@@ -86,8 +86,13 @@ fn pair(a: &DataPlane, b: &DataPlane, channels: u32) -> Pair {
 }
 
 async fn pop(input: &InputChannel) -> Frame {
+    wait_for(input, InputChannel::pop).await
+}
+
+/// Takes a frame as soon as there is one, for at most 5 s.
+async fn wait_for(input: &InputChannel, take: impl Fn(&InputChannel) -> Option<NumberedFrame>) -> Frame {
     for _ in 0..500 {
-        if let Some(numbered) = input.pop() {
+        if let Some(numbered) = take(input) {
             return numbered.frame;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -143,12 +148,7 @@ async fn a_barrier_that_overtakes_arrives_though_nobody_reads() {
     let barrier = Barrier { alignment: unaligned, ..Barrier::aligned(CheckpointId(1), Timestamp(1), None) };
     let kept = output.push_ahead(barrier);
     assert_eq!((kept.first as usize, kept.batches.len()), (arrived, frames as usize - arrived));
-    let word = loop {
-        if let Some(word) = input.pop_overtaking() {
-            break word.frame;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    };
+    let word = wait_for(input, InputChannel::pop_overtaking).await;
     assert!(matches!(word, Frame::Overtaking { first, .. } if first == arrived as u64), "{word:?}");
     for number in 0..frames {
         assert_eq!(first_number(&pop(input).await), number * 100, "rows keep their order");
