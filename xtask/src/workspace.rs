@@ -16,10 +16,13 @@ pub(crate) const PROFILE: &str = "sluice";
 /// The version of everything in this workspace.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The root of the checkout that this xtask was built from.
+/// The root of the checkout that Cargo runs this xtask for: another one than it was built from, when two checkouts
+/// share a target directory.
 pub(crate) fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_path_buf()
+    let running = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let is_xtask = |manifest: &PathBuf| manifest.file_name().is_some_and(|name| name == "xtask");
+    let manifest = running.filter(is_xtask).unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf());
+    manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
 /// Where Cargo puts programs of [`PROFILE`]: the directory that this program lies in.
