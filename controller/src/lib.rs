@@ -11,6 +11,8 @@
 //! 5. [`build`]: the plan's pods, Service and ConfigMap as Kubernetes objects. Pure.
 //! 6. [`apply`]: the API calls.
 //!
+//! Savepoint objects have passes of their own: [`savepoint`].
+//!
 //! Around it: [`watches`] feed passes, [`streams`] hold one status stream per JobManager (nothing is polled),
 //! [`events`], [`metrics`] and [`http`] tell about it.
 
@@ -26,6 +28,7 @@ pub mod observe;
 pub mod plan;
 mod reconcile;
 mod run;
+pub mod savepoint;
 pub mod status;
 pub mod streams;
 pub mod time;

@@ -6,6 +6,7 @@ use crate::events::Events;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::reconcile::{reconcile, retry};
+use crate::savepoint;
 use crate::streams::Streams;
 use crate::watches::{self, Request, trim_config_map, trim_pod, trim_service};
 use anyhow::Context as _;
@@ -17,12 +18,15 @@ use kube::runtime::{applier, controller};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Passes at once, over different StreamJobs.
 const CONCURRENCY: u16 = 16;
+
+/// StreamJobs with news that passes over other kinds may lag behind; past that they look at all.
+const TOUCHED: usize = 1024;
 
 /// Runs the controller until SIGTERM or SIGINT; job pods go on without it.
 ///
@@ -36,17 +40,19 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let namespace = arguments.namespace.as_deref();
     let (trigger, news) = mpsc::unbounded_channel();
     let streams = Arc::new(Streams::new(trigger));
-    let (jobs, job_requests) = watches::watch_jobs(&client, namespace, watches::forget(&streams));
+    let (touched, _) = broadcast::channel(TOUCHED);
+    let forget = watches::forget(&streams, touched.clone());
+    let (jobs, job_requests) = watches::watch_jobs(&client, namespace, forget);
     let (pods, pod_requests) = watches::watch_owned::<Pod>(&client, namespace, trim_pod);
     let (services, service_requests) = watches::watch_owned::<Service>(&client, namespace, trim_service);
     let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&client, namespace, trim_config_map);
     let requests: Vec<BoxStream<'static, Request>> = vec![
-        job_requests.boxed(),
+        job_requests.inspect(watches::touch(touched.clone())).boxed(),
         pod_requests.boxed(),
         service_requests.boxed(),
         program_requests.boxed(),
         watches::watch_programs(&client, namespace, jobs.clone()).boxed(),
-        UnboundedReceiverStream::new(news).map(watches::request).boxed(),
+        UnboundedReceiverStream::new(news).map(watches::request).inspect(watches::touch(touched.clone())).boxed(),
     ];
     let context = Arc::new(Context {
         events: Events::new(client.clone(), arguments.pod_name.clone()),
@@ -60,6 +66,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     });
     tracing::info!(listen = %arguments.listen, namespace = namespace.unwrap_or("(all)"), "watching StreamJobs");
     let server = http::serve(listener, Arc::clone(&context), jobs.clone());
+    let savepoints = savepoint::run(Arc::clone(&context), jobs.clone(), touched, arguments.namespace.clone());
+    let _savepoints = AbortOnDropHandle::new(tokio::spawn(savepoints));
     let passes = make_passes(context, jobs, requests);
     tokio::select! {
         () = passes => anyhow::bail!("the watches ended"),
@@ -84,7 +92,8 @@ async fn make_passes(context: Arc<Context>, jobs: watches::Jobs, requests: Vec<B
     drop(watches);
 }
 
-async fn forward(mut requests: BoxStream<'static, Request>, queue: mpsc::UnboundedSender<Request>) {
+/// Hands requests on until nobody takes them any more.
+pub(crate) async fn forward<R>(mut requests: BoxStream<'static, R>, queue: mpsc::UnboundedSender<R>) {
     while let Some(request) = requests.next().await {
         if queue.send(request).is_err() {
             return;
@@ -93,7 +102,7 @@ async fn forward(mut requests: BoxStream<'static, Request>, queue: mpsc::Unbound
 }
 
 /// A pass that panics takes the process with it: Kubernetes starts it again, and everything is derived anew.
-fn flatten<T>(ended: Result<T, tokio::task::JoinError>) -> T {
+pub(crate) fn flatten<T>(ended: Result<T, tokio::task::JoinError>) -> T {
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 

@@ -143,7 +143,7 @@ fn camel_case(reason: &str) -> String {
     if letters.starts_with(|c: char| c.is_ascii_alphabetic()) { letters } else { "Unknown".to_owned() }
 }
 
-fn shorten(message: &str) -> String {
+pub(crate) fn shorten(message: &str) -> String {
     match message.char_indices().nth(MESSAGE) {
         None => message.to_owned(),
         Some((end, _)) => format!("{}…", &message[..end]),

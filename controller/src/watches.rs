@@ -2,6 +2,7 @@
 //! triggers a pass over the StreamJob it belongs to; what decisions do not look at is not kept in memory.
 
 use crate::build::names;
+use crate::savepoint::Touched;
 use crate::streams::Streams;
 use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
@@ -144,13 +145,27 @@ pub(crate) fn request(job: ObjectRef<StreamJob>) -> Request {
     Ok(ReconcileRequest::from(object))
 }
 
-/// Forgets the stream of a job that is gone.
-pub(crate) fn forget(streams: &Arc<Streams>) -> impl Fn(&JobId) + Send + 'static {
+/// Forgets the stream of a job that is gone, and says that it is.
+pub(crate) fn forget(streams: &Arc<Streams>, touched: Touched) -> impl Fn(&JobId) + Send + 'static {
     let streams = Arc::clone(streams);
-    move |job| streams.forget(job)
+    move |job| {
+        streams.forget(job);
+        // Nobody listens where no Savepoints are watched.
+        let _ = touched.send(ObjectRef::new(&job.name).within(&job.namespace));
+    }
 }
 
-fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+/// Says that something has happened to a StreamJob.
+pub(crate) fn touch(touched: Touched) -> impl FnMut(&Request) + Send + 'static {
+    move |request| {
+        if let Ok(request) = request {
+            // Nobody listens where no Savepoints are watched.
+            let _ = touched.send(request.obj_ref.clone());
+        }
+    }
+}
+
+pub(crate) fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
@@ -165,7 +180,7 @@ fn job_id(job: &WatchedJob) -> JobId {
 }
 
 /// A watch that fails is retried with backoff; here it is only told.
-fn log_errors<K: Resource<DynamicType = ()>>(event: Result<Event<K>, watcher::Error>) -> Option<Event<K>> {
+pub(crate) fn log_errors<K: Resource<DynamicType = ()>>(event: Result<Event<K>, watcher::Error>) -> Option<Event<K>> {
     event.inspect_err(|error| tracing::warn!(kind = %K::kind(&()), "watch failed, it is tried again: {error}")).ok()
 }
 

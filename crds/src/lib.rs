@@ -1,23 +1,25 @@
-//! The Kubernetes types of Sluice: [`StreamJob`], and how a manifest is read and judged.
+//! The Kubernetes types of Sluice: [`StreamJob`] and [`Savepoint`], and how a manifest is read and judged.
 //!
 //! Owns the manifest's shape: spec and status types, the CRD's schema with its CEL rules, the strict reader for
 //! `sluice run` and for the processes of a job, and the checks on effective values. It knows no Kubernetes
 //! client; the options that the runtime obeys are `sluice_protocol::options`' own types.
 //!
 //! The map:
-//! - [`spec`]: what the user writes. [`status`]: what the controller answers.
+//! - [`spec`]: what the user writes. [`status`]: what the controller answers. [`savepoint`]: both, of a Savepoint.
 //! - [`manifest`]: [`parse_manifest`], text to [`StreamJob`], refusing what it does not know.
 //! - [`validate`]: limits over effective values. [`pod_template`]: the strict reading of `podTemplate`.
 //! - [`schema`]: [`all_crds`], the CustomResourceDefinitions as they are installed.
 
 pub mod manifest;
 pub mod pod_template;
+pub mod savepoint;
 pub mod schema;
 pub mod spec;
 pub mod status;
 pub mod validate;
 
 pub use manifest::{ManifestError, parse_manifest, to_yaml};
+pub use savepoint::{Savepoint, SavepointPhase, SavepointSpec, SavepointStatus, SnapshotKind};
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
 pub use status::{LastCheckpoint, StatusFailure, StreamJobState, StreamJobStatus};

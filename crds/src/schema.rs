@@ -4,6 +4,9 @@
 //! Derived schemas say types and fields. What is added here: ranges, exclusive options (CEL), number formats that
 //! Kubernetes knows, and short descriptions where the derived ones would be larger than all the rest.
 
+mod savepoint;
+
+use crate::savepoint::Savepoint;
 use crate::spec::StreamJob;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt;
@@ -15,13 +18,32 @@ use serde_json::{Value, json};
 /// Never for the types of this crate; the test that compares with the checked-in files runs this code.
 #[must_use]
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
-    let mut crd = serde_json::to_value(StreamJob::crd()).unwrap_or_default();
+    vec![adjusted(&StreamJob::crd(), &stream_job()), adjusted(&Savepoint::crd(), &savepoint::adjustments())]
+}
+
+/// What is added to a derived schema. Places are paths of property names.
+struct Adjustments {
+    /// Whole schemas of places; the description is kept.
+    replacements: Vec<(&'static str, Value)>,
+    /// Keywords that replace or complete the derived ones.
+    keywords: Vec<(&'static str, Value)>,
+    /// What the API server checks by itself.
+    rules: &'static [Rule],
+    /// What rules look at with `has`: it must not be null.
+    not_null: &'static [&'static str],
+}
+
+fn stream_job() -> Adjustments {
+    Adjustments { replacements: replacements(), keywords: keywords(), rules: RULES, not_null: NOT_NULL }
+}
+
+fn adjusted(derived: &CustomResourceDefinition, adjustments: &Adjustments) -> CustomResourceDefinition {
+    let mut crd = serde_json::to_value(derived).unwrap_or_default();
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
-        stream_job_schema(schema);
+        adjust(schema, adjustments);
     }
     #[expect(clippy::expect_used, reason = "the value was a CustomResourceDefinition and keeps its shape")]
-    let crd = serde_json::from_value(crd).expect("an adjusted CRD is a CRD");
-    vec![crd]
+    serde_json::from_value(crd).expect("an adjusted CRD is a CRD")
 }
 
 /// A CEL rule at a place in the schema; the place is a path of property names.
@@ -123,29 +145,35 @@ fn resources() -> Value {
     })
 }
 
-fn stream_job_schema(schema: &mut Value) {
-    for (place, replacement) in replacements() {
+fn adjust(schema: &mut Value, adjustments: &Adjustments) {
+    for (place, replacement) in &adjustments.replacements {
         if let Some(at) = property(schema, place) {
             let description = at.get("description").cloned();
-            *at = replacement;
+            *at = replacement.clone();
             if let (Some(object), Some(description)) = (at.as_object_mut(), description) {
                 object.insert("description".to_owned(), description);
             }
         }
     }
-    for (place, words) in keywords() {
+    for (place, words) in &adjustments.keywords {
         if let (Some(Value::Object(at)), Value::Object(words)) = (property(schema, place), words) {
-            at.extend(words);
+            at.extend(words.clone());
         }
     }
-    for Rule { at, rule, message } in RULES {
-        if let Some(Value::Object(at)) = property(schema, at) {
-            at.insert("x-kubernetes-validations".to_owned(), json!([{ "rule": rule, "message": message }]));
+    for Rule { at, rule, message } in adjustments.rules {
+        let at = property(schema, at).and_then(Value::as_object_mut);
+        let rules = at.map(|at| at.entry("x-kubernetes-validations").or_insert_with(|| json!([])));
+        if let Some(Value::Array(rules)) = rules {
+            rules.push(json!({ "rule": rule, "message": message }));
+        }
+    }
+    for place in adjustments.not_null {
+        if let Some(Value::Object(at)) = property(schema, place) {
+            at.remove("nullable");
         }
     }
     merge_by_type(schema);
     known_formats(schema);
-    one_of_required(schema);
 }
 
 /// The property at a path of names, where `""` is the schema itself.
@@ -189,21 +217,14 @@ fn signed(format: &str) -> Option<(&'static str, Option<u64>)> {
     }
 }
 
-/// What exactly-one-of rules look at with `has` must not be null.
-fn one_of_required(schema: &mut Value) {
-    for place in [
-        "spec/program/sql",
-        "spec/program/sqlFrom",
-        "spec/restartStrategy/fixedDelay",
-        "spec/restartStrategy/failureRate",
-        "spec/restartStrategy/none",
-        "spec/checkpointing/storageOptions",
-    ] {
-        if let Some(Value::Object(at)) = property(schema, place) {
-            at.remove("nullable");
-        }
-    }
-}
+const NOT_NULL: &[&str] = &[
+    "spec/program/sql",
+    "spec/program/sqlFrom",
+    "spec/restartStrategy/fixedDelay",
+    "spec/restartStrategy/failureRate",
+    "spec/restartStrategy/none",
+    "spec/checkpointing/storageOptions",
+];
 
 #[cfg(test)]
 mod tests;

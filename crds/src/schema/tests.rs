@@ -4,9 +4,9 @@ use super::*;
 use crate::to_yaml;
 use std::path::Path;
 
-fn stream_job() -> Value {
-    let crd = all_crds().remove(0);
-    serde_json::to_value(&crd).expect("is serialisable")
+fn all() -> [(Value, Adjustments); 2] {
+    let mut crds = all_crds().into_iter().map(|crd| serde_json::to_value(crd).expect("is serialisable"));
+    [super::stream_job(), savepoint::adjustments()].map(|adjustments| (crds.next().expect("one each"), adjustments))
 }
 
 fn schema_of(crd: &mut Value) -> &mut Value {
@@ -15,11 +15,12 @@ fn schema_of(crd: &mut Value) -> &mut Value {
 
 #[test]
 fn every_rule_and_keyword_finds_its_place() {
-    let mut crd = stream_job();
-    let schema = schema_of(&mut crd);
-    let places = RULES.iter().map(|rule| rule.at).chain(keywords().into_iter().map(|(at, _)| at));
-    for place in places.chain(replacements().into_iter().map(|(at, _)| at)) {
-        assert!(property(schema, place).is_some(), "no property {place}");
+    for (mut crd, Adjustments { replacements, keywords, rules, not_null }) in all() {
+        let schema = schema_of(&mut crd);
+        let places = rules.iter().map(|rule| rule.at).chain(not_null.iter().copied());
+        for place in places.chain(keywords.iter().map(|(at, _)| *at)).chain(replacements.iter().map(|(at, _)| *at)) {
+            assert!(property(schema, place).is_some(), "no property {place}");
+        }
     }
 }
 
@@ -58,18 +59,24 @@ fn the_schema_is_structural() {
             walk(&format!("{place}/*"), inner);
         }
     }
-    walk("", schema_of(&mut stream_job()));
+    for (mut crd, _) in all() {
+        walk("", schema_of(&mut crd));
+    }
 }
 
 #[test]
 fn names_columns_and_subresource() {
-    let crd = stream_job();
-    let names = &crd["spec"]["names"];
-    assert_eq!(names["shortNames"], json!(["sj"]));
-    assert_eq!(names["categories"], json!(["sluice"]));
-    let version = &crd["spec"]["versions"][0];
-    assert!(version["subresources"]["status"].is_object());
-    let columns: Vec<_> =
-        version["additionalPrinterColumns"].as_array().expect("has columns").iter().map(|c| &c["name"]).collect();
-    assert_eq!(columns, ["State", "Ready", "Restarts", "Checkpoint", "Checkpointed", "Age", "Message"]);
+    let columns = [
+        &["State", "Ready", "Restarts", "Checkpoint", "Checkpointed", "Age", "Message"] as &[&str],
+        &["Job", "Kind", "Phase", "Path", "Size", "Took", "Age", "Message"],
+    ];
+    for (((crd, _), short_name), columns) in all().iter().zip(["sj", "sp"]).zip(columns) {
+        let names = &crd["spec"]["names"];
+        assert_eq!(names["shortNames"], json!([short_name]));
+        assert_eq!(names["categories"], json!(["sluice"]));
+        let version = &crd["spec"]["versions"][0];
+        assert!(version["subresources"]["status"].is_object());
+        let written = version["additionalPrinterColumns"].as_array().expect("has columns");
+        assert_eq!(written.iter().map(|column| &column["name"]).collect::<Vec<_>>(), columns);
+    }
 }

@@ -122,6 +122,9 @@ pub struct RequestStatus {
     /// URI of what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The snapshot that came of it: its id, size and times, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<CheckpointInfo>,
     /// Why nothing came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,

@@ -246,8 +246,8 @@ impl JobMaster {
         let outputs = self.coordinator.as_mut().map(|one| one.completed(key.id, self.now)).unwrap_or_default();
         self.execute(outputs);
         self.tell_tasks(|run| ToTaskManager::CheckpointCompleted { run, checkpoint: key.id });
-        let path = self.status.last_checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
-        self.answer_checkpoint(key.id, path, None);
+        let completed = self.status.last_checkpoint.clone();
+        self.answer_checkpoint(key.id, completed.as_ref(), None);
         self.remove_dead(drops);
         match ends {
             Ends::None => {}

@@ -11,9 +11,9 @@ use super::{JobMaster, Phase, SavepointRequest};
 use crate::coordinator::{Aborted, SavepointOrder};
 use crate::failure::{Failure, Fault};
 use crate::ids::CheckpointId;
-use crate::ledger::{Ends, Request, RequestResult, RestorePoint, SavepointKind};
+use crate::ledger::{Ends, LiveSavepoint, Request, RequestResult, RestorePoint, SavepointKind};
 use crate::paths::{self, SnapshotLocation};
-use crate::status::{RequestKind, RequestState, RequestStatus};
+use crate::status::{CheckpointInfo, RequestKind, RequestState, RequestStatus};
 use crate::store::StoreOperation;
 use crate::time::Timestamp;
 
@@ -138,7 +138,12 @@ impl JobMaster {
     }
 
     /// Answers those who asked for this checkpoint; a completed one answers for the earlier ones too.
-    pub(super) fn answer_checkpoint(&mut self, id: CheckpointId, path: Option<String>, failure: Option<&Failure>) {
+    pub(super) fn answer_checkpoint(
+        &mut self,
+        id: CheckpointId,
+        snapshot: Option<&CheckpointInfo>,
+        failure: Option<&Failure>,
+    ) {
         let is_meant = |asked: &AskedCheckpoint| match (asked.checkpoint, failure) {
             (Some(checkpoint), None) => checkpoint <= id,
             (Some(checkpoint), Some(_)) => checkpoint == id,
@@ -149,7 +154,11 @@ impl JobMaster {
         let meant: Vec<AskedCheckpoint> = meant;
         let state = if failure.is_some() { RequestState::Failed } else { RequestState::Completed };
         for asked in meant {
-            self.answer(asked.id, RequestKind::Checkpoint, state, path.clone(), failure.cloned());
+            let path = snapshot.map(|snapshot| snapshot.path.clone());
+            self.answer(asked.id, RequestKind::Checkpoint, state, path, failure.cloned());
+            if let Some(answer) = self.answers.last_mut() {
+                answer.snapshot = snapshot.cloned();
+            }
         }
     }
 
@@ -334,7 +343,7 @@ impl JobMaster {
         failure: Option<Failure>,
     ) {
         self.answers.retain(|answer| answer.id != id);
-        self.answers.push(RequestStatus { id, kind, state, path, failure });
+        self.answers.push(RequestStatus { id, kind, state, path, snapshot: None, failure });
         let surplus = self.answers.len().saturating_sub(ANSWERS_LIMIT);
         self.answers.drain(..surplus);
     }
@@ -347,6 +356,12 @@ impl JobMaster {
         }
     }
 
+    fn describe_savepoint(&self, path: &str) -> Option<CheckpointInfo> {
+        let savepoint = self.journal.fold.savepoints.iter().find(|savepoint| savepoint.path == path)?;
+        let LiveSavepoint { key, path, triggered_at, completed_at, bytes } = savepoint.clone();
+        Some(CheckpointInfo { id: key.id, path, triggered_at, completed_at, bytes })
+    }
+
     /// All requests with their answers, the ledger's first.
     pub(super) fn describe_requests(&self) -> Vec<RequestStatus> {
         let of_ledger = self.journal.fold.requests.iter().map(|request| {
@@ -355,13 +370,15 @@ impl JobMaster {
                 Some(RequestResult::Path(path)) => (RequestState::Completed, Some(path.clone()), None),
                 Some(RequestResult::Failed(failure)) => (RequestState::Failed, None, Some(failure.clone())),
             };
-            RequestStatus { id: request.id.clone(), kind: request.kind.into(), state, path, failure }
+            let snapshot = path.as_deref().and_then(|path| self.describe_savepoint(path));
+            RequestStatus { id: request.id.clone(), kind: request.kind.into(), state, path, snapshot, failure }
         });
         let asked = self.asked.iter().map(|asked| RequestStatus {
             id: asked.id.clone(),
             kind: RequestKind::Checkpoint,
             state: RequestState::Pending,
             path: None,
+            snapshot: None,
             failure: None,
         });
         of_ledger.chain(asked).chain(self.answers.iter().cloned()).collect()

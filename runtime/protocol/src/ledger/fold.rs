@@ -26,7 +26,7 @@ const REQUEST_MESSAGE_LIMIT: usize = 150;
 
 /// Live savepoints that are remembered, and bytes of their URIs; older ones stay in the store without being known.
 pub(super) const SAVEPOINTS_LIMIT: usize = 32;
-const SAVEPOINTS_BYTES: usize = 4000;
+const SAVEPOINTS_BYTES: usize = 3000;
 
 /// The job as its ledger tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -175,6 +175,15 @@ pub struct LiveSavepoint {
     pub key: CheckpointKey,
     /// URI of its directory.
     pub path: String,
+    /// When it was triggered.
+    #[serde(default)]
+    pub triggered_at: Timestamp,
+    /// When its entry was appended.
+    #[serde(default)]
+    pub completed_at: Timestamp,
+    /// Bytes of state.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// How a request ended.
@@ -235,7 +244,7 @@ impl Fold {
                 self.restore_point = RestorePoint::Latest;
                 self.ending = *ends;
                 if let Some(savepoint) = savepoint {
-                    self.take_savepoint(checkpoint.key, savepoint);
+                    self.take_savepoint(checkpoint, savepoint);
                 }
             }
             EntryKind::CheckpointFailed { id, record, .. } => {
@@ -301,8 +310,10 @@ impl Fold {
         }
     }
 
-    fn take_savepoint(&mut self, key: CheckpointKey, TakenSavepoint { request, path }: &TakenSavepoint) {
-        self.savepoints.push(LiveSavepoint { key, path: path.clone() });
+    fn take_savepoint(&mut self, checkpoint: &RetainedCheckpoint, savepoint: &TakenSavepoint) {
+        let TakenSavepoint { request, path } = savepoint;
+        let RetainedCheckpoint { key, triggered_at, completed_at, bytes } = *checkpoint;
+        self.savepoints.push(LiveSavepoint { key, path: path.clone(), triggered_at, completed_at, bytes });
         let bytes = |savepoints: &[LiveSavepoint]| savepoints.iter().map(|one| one.path.len()).sum::<usize>();
         while self.savepoints.len() > SAVEPOINTS_LIMIT
             || (self.savepoints.len() > 1 && bytes(&self.savepoints) > SAVEPOINTS_BYTES)

@@ -47,6 +47,12 @@ fn a_savepoint_takes_one_barrier_two_snapshots_and_the_job_runs_on() {
         (answer.state, answer.path.as_deref()),
         (RequestState::Completed, Some("s3://other/sp/default/pv-1/1-1"))
     );
+    let (snapshot, checkpoint) = (answer.snapshot.unwrap(), bench.status().last_checkpoint.clone().unwrap());
+    assert_eq!(snapshot.path, "s3://other/sp/default/pv-1/1-1");
+    assert_eq!(
+        (snapshot.id, snapshot.bytes, snapshot.triggered_at),
+        (CheckpointId(1), checkpoint.bytes, checkpoint.triggered_at)
+    );
     assert_eq!(bench.state(), JobState::Running);
     assert!(bench.store.holds("default/pv-1/1/chk-1/_metadata"), "recovery has a checkpoint of its own");
     let bytes = bench.store.get("s3://other/sp/default/pv-1/1-1/_metadata");

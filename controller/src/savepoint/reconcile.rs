@@ -1,0 +1,138 @@
+//! One pass over one Savepoint: facts, plan, status, request, in this order.
+
+use super::facts::{Facts, JobFacts};
+use super::plan::{Ask, plan};
+use super::status::{build_status, is_news};
+use super::watches::WatchedSavepoint;
+use crate::apply::ApplyError;
+use crate::build::names;
+use crate::context::Context;
+use crate::plan::Occurrence;
+use crate::time;
+use crate::watches::Jobs;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use sluice_crds::{Savepoint, SavepointStatus};
+use sluice_protocol::{Generation, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A pass without any cause, against what nobody thought of.
+const RESYNC: Duration = Duration::from_secs(300);
+/// After an error.
+const RETRY: Duration = Duration::from_secs(5);
+/// After a conflict: the cache is about to catch up.
+const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+
+/// Shared by all passes over Savepoints.
+pub(super) struct Shared {
+    pub(super) context: Arc<Context>,
+    pub(super) jobs: Jobs,
+}
+
+/// One pass.
+pub(super) async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
+    match &savepoint.0 {
+        Ok(savepoint) => reconcile_savepoint(savepoint, &shared).await,
+        Err(invalid) => {
+            let message = format!("the Savepoint cannot be read: {}; is its CRD of another version?", invalid.error);
+            let occurrence = Occurrence::new(true, "Unreadable", message);
+            shared.context.events.tell_of(&savepoint.object_ref(&()), &[occurrence]).await;
+            Ok(Action::await_change())
+        }
+    }
+}
+
+/// When a failed pass is tried again.
+pub(super) fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared: Arc<Shared>) -> Action {
+    if error.is_conflict() {
+        shared.context.metrics.count_pass("Conflict");
+        return Action::requeue(CONFLICT_RETRY);
+    }
+    shared.context.metrics.count_pass(error.name());
+    tracing::warn!(savepoint = savepoint.meta().name, "{error}");
+    Action::requeue(RETRY)
+}
+
+async fn reconcile_savepoint(savepoint: &Savepoint, shared: &Shared) -> Result<Action, ApplyError> {
+    let context = &shared.context;
+    let facts = observe(savepoint, shared);
+    let plan = plan(&facts);
+    let status = build_status(&facts, &plan);
+    if is_news(&facts.status, &status) {
+        write_status(context, savepoint, &status).await?;
+        context.metrics.count_status_write();
+        let occurrence = plan.occurrence(&facts.status);
+        context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
+    }
+    if let Some(Ask { generation, id, command }) = &plan.ask {
+        let asked = job_id(savepoint, &status);
+        if let Err(error) = context.streams.execute(&asked, *generation, id, command).await {
+            tracing::warn!(id, "the JobManager did not take a request, it is asked again: {error}");
+        }
+    }
+    context.metrics.count_pass("ok");
+    Ok(next_pass(facts.now, plan.wake_at))
+}
+
+fn job_id(savepoint: &Savepoint, status: &SavepointStatus) -> sluice_protocol::JobId {
+    sluice_protocol::JobId {
+        namespace: savepoint.namespace().unwrap_or_default(),
+        name: savepoint.spec.job.clone(),
+        uid: status.job_uid.clone().unwrap_or_default(),
+    }
+}
+
+fn observe(savepoint: &Savepoint, shared: &Shared) -> Facts {
+    Facts {
+        now: time::now(),
+        uid: savepoint.uid().unwrap_or_default(),
+        created_at: savepoint.metadata.creation_timestamp.as_ref().map(time::from_time).unwrap_or_default(),
+        generation: savepoint.metadata.generation.unwrap_or_default(),
+        spec: savepoint.spec.clone(),
+        status: savepoint.status.clone().unwrap_or_default(),
+        job: job_facts(savepoint, shared),
+    }
+}
+
+fn job_facts(savepoint: &Savepoint, shared: &Shared) -> Option<JobFacts> {
+    let reference = ObjectRef::new(&savepoint.spec.job).within(&savepoint.namespace().unwrap_or_default());
+    let job = shared.jobs.get(&reference)?;
+    let status = job.0.as_ref().ok().and_then(|job| job.status.clone()).unwrap_or_default();
+    let generation = Generation(status.generation.unwrap_or_default());
+    let stream = match &job.0 {
+        Ok(job) => shared.context.streams.view(&names::job_id(job), generation),
+        Err(_) => crate::streams::StreamView::default(),
+    };
+    Some(JobFacts {
+        uid: job.uid().unwrap_or_default(),
+        state: status.state.filter(|_| job.meta().deletion_timestamp.is_none()),
+        message: status.message.unwrap_or_default(),
+        generation,
+        report: stream.report,
+        connected: stream.connected,
+    })
+}
+
+/// Writes a status over the one that was read: one that another has written meanwhile is a conflict.
+async fn write_status(context: &Context, savepoint: &Savepoint, status: &SavepointStatus) -> Result<(), ApplyError> {
+    let name = savepoint.name_any();
+    let patch = json!({
+        "apiVersion": Savepoint::api_version(&()),
+        "kind": Savepoint::kind(&()),
+        "metadata": {"name": name, "resourceVersion": savepoint.resource_version()},
+        "status": status,
+    });
+    let api = Api::<Savepoint>::namespaced(context.client.clone(), &savepoint.namespace().unwrap_or_default());
+    let written = api.patch_status(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&patch)).await;
+    let failed = |source| ApplyError::Api { action: format!("write the status of Savepoint {name}"), source };
+    written.map(drop).map_err(failed)
+}
+
+fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
+    let wait = at.map_or(RESYNC, |at| at.since(now).as_duration().max(Duration::from_millis(10)));
+    Action::requeue(wait.min(RESYNC))
+}
