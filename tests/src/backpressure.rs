@@ -70,6 +70,7 @@ pub async fn run(
         program,
         options,
         start: LocalStart::Empty,
+        start_timeout: None,
         checkpoint_directory: directory.clone(),
         rest_bind: None,
         control: None,

@@ -3,9 +3,10 @@
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use sluice_test_s3::{Options, TestS3};
-use sluice_tests::harness::{Services, sluice_binary, unique};
+use sluice_tests::harness::{Services, kafka, sluice_binary, unique};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 fn manifest(sql: &str, checkpointing: &str) -> String {
     let sql = sql.replace('\n', "\n      ");
@@ -118,22 +119,46 @@ fn taken_rest_port_names_the_flag() {
     Place::new(&manifest(GOOD, "")).refused(&["--rest-port", &port], &["--rest-port", &port]);
 }
 
-/// It is waited for, as a broker that is away is (F2), and told meanwhile.
+/// It may be made any moment, so it is waited for and told meanwhile; before a person not for ever.
 #[test]
-fn missing_topic_is_named_with_its_broker() {
+fn missing_topic_is_named_with_its_broker_and_ends_the_run_in_time() {
     let Some(services) = Services::from_environment() else { return };
     let broker = &services.kafka;
     let kafka = format!(
         "'connector'='kafka', 'topic'='no-such-topic', 'properties.bootstrap.servers'='{broker}', 'format'='json', 'scan.startup.mode'='earliest-offset'"
     );
     let sql = GOOD.replace("'connector'='datagen', 'number-of-rows'='10'", &kafka);
-    let output = Place::new(&manifest(&sql, "")).run_for(10, &[]);
+    let output = Place::new(&manifest(&sql, CHECKPOINTING)).run_for(40, &["--start-timeout", "5"]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(124), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(!text.contains("panicked"), "{text}");
-    for word in ["table 'numbers'", "'no-such-topic'", broker, "Create it"] {
-        assert!(text.contains(word), "'{word}' is missing in:\n{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("'no-such-topic'")).collect();
+    assert!(lines.len() > 1, "it is told while it is waited for, and at the end:\n{text}");
+    for line in &lines {
+        for word in ["table 'numbers'", "does not exist", broker, "Create it"] {
+            assert!(line.contains(word), "'{word}' is missing in:\n{line}");
+        }
     }
+    let last = lines.last().expect("a line");
+    assert!(last.starts_with("error: ") && last.contains("did not start within 5 s"), "{last}");
+}
+
+/// A topic that comes while it is waited for is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn topic_that_is_made_while_the_run_waits_for_it_is_read() {
+    let Some(services) = Services::from_environment() else { return };
+    let (broker, topic) = (services.kafka.clone(), unique("late"));
+    let kafka = format!(
+        "'connector'='kafka', 'topic'='{topic}', 'properties.bootstrap.servers'='{broker}', 'format'='json', 'scan.startup.mode'='earliest-offset', 'scan.bounded.mode'='latest-offset'"
+    );
+    let sql = GOOD.replace("'connector'='datagen', 'number-of-rows'='10'", &kafka);
+    let place = Place::new(&manifest(&sql, CHECKPOINTING));
+    let running = tokio::task::spawn_blocking(move || place.run_for(60, &["--start-timeout", "30"]));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    kafka::create_topics(&broker, &[(topic.as_str(), 1)]).await.expect("the topic");
+    let output = running.await.expect("sluice");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("does not exist"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,13 @@
 //! Savepoints by the command line, with real processes: taken while a job runs, stopped with, copied elsewhere, started
-//! from by another job at another parallelism; every count is right. Needs no service.
+//! from by another job at another parallelism; every count is right. One test needs the real S3 server.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
+use sluice_storage::{ObjectStore as _, PutOutcome};
+use sluice_tests::harness::ledger::open_store;
 use sluice_tests::harness::process::{Process, free_port};
-use sluice_tests::harness::{http, sluice_binary, unique, wait_for};
+use sluice_tests::harness::s3::{ACCESS_KEY, OwnS3, SECRET_KEY};
+use sluice_tests::harness::{S3Address, Services, http, sluice_binary, unique, wait_for};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -52,6 +55,7 @@ impl Place {
         let rest = free_port();
         let mut command = Command::new(sluice_binary());
         command.current_dir(&self.0).arg("run").arg(manifest).args(["--rest-port", &rest.to_string()]).args(arguments);
+        command.envs([("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]);
         let process = Process::start(name, &self.0, &mut command).expect("sluice run");
         let endpoint = wait_for("the control endpoint", Duration::from_secs(20), || {
             let log = process.log();
@@ -105,20 +109,18 @@ fn printed(log: &str) -> BTreeMap<u64, u64> {
     log.lines().filter_map(row).collect()
 }
 
-fn expected() -> BTreeMap<u64, u64> {
+fn expected(keys: u64) -> BTreeMap<u64, u64> {
     (0..ROWS).fold(BTreeMap::new(), |mut counts, n| {
-        *counts.entry(n % KEYS).or_default() += 1;
+        *counts.entry(n % keys).or_default() += 1;
         counts
     })
 }
 
-fn copy_directory(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("the savepoint") {
-        let entry = entry.expect("an entry");
-        assert!(entry.file_type().expect("a type").is_file(), "a savepoint is flat: {}", entry.path().display());
-        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
-    }
+/// As a person copies it. A savepoint is flat: nothing of it lies elsewhere.
+fn copy_savepoint(from: &Path, to: &Path) {
+    let mut entries = std::fs::read_dir(from).expect("the savepoint").map(|entry| entry.expect("an entry").path());
+    assert!(entries.all(|path| path.is_file()), "{} holds directories", from.display());
+    assert!(Command::new("cp").arg("-r").args([from, to]).status().expect("cp").success());
 }
 
 #[test]
@@ -135,14 +137,14 @@ fn stopped_with_a_savepoint_and_started_from_a_copy_at_another_parallelism_every
     let savepoint = PathBuf::from(path.strip_prefix("file://").expect("a file address"));
     assert!(savepoint.starts_with(&archive) && savepoint.join("_metadata").exists(), "{path}");
     let copy = place.0.join("elsewhere");
-    copy_directory(&savepoint, &copy);
+    copy_savepoint(&savepoint, &copy);
     std::fs::remove_dir_all(&archive).expect("the original is gone");
     std::fs::remove_dir_all(place.0.join("sluice-checkpoints")).expect("and the job's own directory");
     let second = place.write("second.yaml", &manifest("second", ""));
     let from = copy.to_str().expect("text");
     let mut job = place.run("second", &second, &["-s", from, "--parallelism", "3"]);
     assert!(job.process.wait(Duration::from_secs(60)).success(), "{}", job.process.log());
-    assert_eq!(printed(&job.process.log()), expected());
+    assert_eq!(printed(&job.process.log()), expected(KEYS));
 }
 
 #[test]
@@ -173,7 +175,7 @@ fn a_savepoint_a_checkpoint_on_demand_and_a_disposal_while_the_job_runs_on() {
         checkpoints["history"].as_array().expect("a list").iter().map(|one| one["kind"].clone()).collect();
     assert!(kinds.contains(&serde_json::json!("Savepoint")), "{checkpoints}");
     assert!(job.process.wait(Duration::from_secs(60)).success(), "{}", job.process.log());
-    assert_eq!(printed(&job.process.log()), expected(), "nothing of this has changed a count");
+    assert_eq!(printed(&job.process.log()), expected(KEYS), "nothing of this has changed a count");
 }
 
 #[test]
@@ -196,4 +198,45 @@ fn a_cancelled_job_leaves_nothing_when_it_is_told_to_and_its_savepoint_stays() {
     left.retain(|path| !path.contains("/ledger/") && !path.ends_with(".uid") && !path.starts_with(directory));
     assert_eq!(left, Vec::<String>::new());
     assert!(Path::new(directory).join("_metadata").exists());
+}
+
+/// Every object below a place of one server, to another place of another.
+async fn copy_objects(from: (&S3Address, &str), to: (&S3Address, &str)) -> usize {
+    let (source, target) = (open_store(from.0, from.1), open_store(to.0, to.1));
+    let keys = source.list("", None).await.expect("the savepoint's keys");
+    for key in &keys {
+        let bytes = source.get(key).await.expect("an answer").expect("an object");
+        assert_eq!(target.put_if_absent(key, bytes).await.expect("an answer"), PutOutcome::Created);
+    }
+    keys.len()
+}
+
+/// From a bucket to one of another name on another server, and the first server is gone when the second job starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_savepoint_copied_to_another_bucket_starts_another_job_there() {
+    if Services::from_environment().is_none() {
+        return;
+    }
+    let (home, archive) = (OwnS3::start_with("home"), OwnS3::start_with("archive"));
+    let place = Place::new("buckets");
+    let manifest = |name: &str, server: &S3Address| {
+        let storage = format!("s3://{}/jobs", server.bucket);
+        let options = format!("storageOptions: {{endpoint: \"{}\", pathStyle: true}}", server.endpoint);
+        manifest(name, &format!(", storage: \"{storage}\", {options}")).replace("n % 11", "n % 5003")
+    };
+    let first = place.write("first.yaml", &manifest("first", &home.address()));
+    let mut job = place.run("first", &first, &[]);
+    job.wait_for_rows(20_000);
+    let path = job.answer(&["stop", "--savepoint-to", "s3://home/savepoints"]);
+    assert!(job.process.wait(Duration::from_secs(20)).success());
+    let savepoint = path.strip_prefix("s3://home/").expect("an address in the bucket");
+    let objects = copy_objects((&home.address(), savepoint), (&archive.address(), "2026/november")).await;
+    assert!(objects > 2, "state in files of its own beside _metadata, not {objects} objects");
+    drop(home);
+    let second = place.write("second.yaml", &manifest("second", &archive.address()));
+    let mut job = place.run("second", &second, &["-s", "s3://archive/2026/november", "--parallelism", "3"]);
+    assert!(job.process.wait(Duration::from_secs(60)).success(), "{}", job.process.log());
+    assert_eq!(printed(&job.process.log()), expected(5003));
+    let kept = open_store(&archive.address(), "2026/november").list("", None).await.expect("its keys");
+    assert_eq!(kept.len(), objects, "a foreign snapshot is never removed");
 }

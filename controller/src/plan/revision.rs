@@ -4,7 +4,7 @@ use super::{Planner, PodPlan, View};
 use crate::facts::{Program, Role};
 use sluice_crds::{StreamJobSpec, StreamJobState};
 use sluice_protocol::job_master::{Directive, StartFrom};
-use sluice_protocol::options::RestoreSpec;
+use sluice_protocol::options::{CheckpointingSpec, RestoreSpec};
 use sluice_protocol::restart::FailureCounts;
 
 impl Planner<'_> {
@@ -25,6 +25,10 @@ impl Planner<'_> {
         self.plan.program = Some(program.clone());
         self.plan.spec = Some(program.spec.clone());
         self.next_generation("Starting", "the JobManager's pod starts");
+        // Each once per revision: the spec says it until it changes.
+        for (reason, message) in spec_warnings(&program.spec) {
+            self.tell(true, reason, message);
+        }
     }
 
     /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state.
@@ -147,4 +151,9 @@ impl Planner<'_> {
             },
         }
     }
+}
+
+/// What a spec that can run says in vain.
+pub(super) fn spec_warnings(spec: &StreamJobSpec) -> Vec<(&'static str, String)> {
+    spec.checkpointing.iter().flat_map(CheckpointingSpec::warnings).collect()
 }

@@ -629,3 +629,24 @@ fn every_state_of_a_job_has_its_counterpart_in_the_status() {
         }
     }
 }
+
+/// It was told as an event when the revision began; it is no sign that anything goes wrong.
+#[test]
+fn what_a_spec_says_in_vain_is_told_once_and_does_not_degrade_the_job() {
+    let mut job = job();
+    let checkpointing = json!({"interval": "2s", "minPause": "1s", "maxConcurrent": 2});
+    job.spec.checkpointing = Some(serde_json::from_value(checkpointing).expect("is a checkpointing block"));
+    let first = Facts { program: validate_program(&job, None), ..facts() };
+    let told = |plan: &Plan| plan.events.iter().filter(|event| event.reason == "MaxConcurrentOverruled").count();
+    assert_eq!(told(&plan(&first)), 1);
+    let mut running = after(&first, &plan(&first));
+    let notice = |reason: &str| sluice_protocol::status::Notice { reason: reason.to_owned(), message: String::new() };
+    let report = JobStatus { state: JobState::Running, generation: Generation(1), ..JobStatus::default() };
+    running.report = Some(JobStatus { notices: vec![notice("MaxConcurrentOverruled")], ..report.clone() });
+    let second = plan(&running);
+    assert_eq!((told(&second), second.view.degraded), (0, None));
+    let notices = vec![notice("MaxConcurrentOverruled"), notice("StoreUnreachable")];
+    running.report = Some(JobStatus { notices, ..report });
+    let degraded = plan(&running).view.degraded.map(|wrong| wrong.reason);
+    assert_eq!(degraded.as_deref(), Some("StoreUnreachable"), "what comes behind it is seen");
+}

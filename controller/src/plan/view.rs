@@ -1,6 +1,7 @@
 //! What a plan tells: the state, and what the conditions say.
 
 use super::Planner;
+use super::revision::spec_warnings;
 use crate::facts::Rejection;
 use sluice_crds::StreamJobState;
 use sluice_protocol::status::{JobState, JobStatus};
@@ -55,7 +56,7 @@ impl Planner<'_> {
     /// What a living JobManager reports, with what Kubernetes and validation have to add.
     pub(super) fn running_view(&self) -> View {
         let mut view = match &self.facts.report {
-            Some(report) => reported_view(report),
+            Some(report) => self.reported_view(report),
             None => View::progressing(self.state_without_report(), "Starting", "the JobManager starts"),
         };
         let generation = self.facts.memory.generation;
@@ -86,41 +87,43 @@ impl Planner<'_> {
             _ => StreamJobState::Starting,
         }
     }
-}
 
-fn reported_view(report: &JobStatus) -> View {
-    let state = match report.state {
-        JobState::Starting if report.attempt.0 > 1 => StreamJobState::Restarting,
-        JobState::Starting => StreamJobState::Starting,
-        JobState::Running => StreamJobState::Running,
-        JobState::Restarting => StreamJobState::Restarting,
-        JobState::Finishing => StreamJobState::Finishing,
-        // The pod's exit record tells the end; until it is there the job is about to end.
-        JobState::Stopping | JobState::Stopped | JobState::Cancelled | JobState::Failed => StreamJobState::Stopping,
-        JobState::Finished => StreamJobState::Finishing,
-    };
-    let ready = report.state == JobState::Running;
-    View {
-        state: Some(state),
-        reason: format!("{state:?}"),
-        message: report.message.clone(),
-        ready,
-        progressing: !ready,
-        degraded: reported_problem(report),
-        next_restart_at: report.next_restart_at,
+    fn reported_view(&self, report: &JobStatus) -> View {
+        let state = match report.state {
+            JobState::Starting if report.attempt.0 > 1 => StreamJobState::Restarting,
+            JobState::Starting => StreamJobState::Starting,
+            JobState::Running => StreamJobState::Running,
+            JobState::Restarting => StreamJobState::Restarting,
+            JobState::Finishing => StreamJobState::Finishing,
+            // The pod's exit record tells the end; until it is there the job is about to end.
+            JobState::Stopping | JobState::Stopped | JobState::Cancelled | JobState::Failed => StreamJobState::Stopping,
+            JobState::Finished => StreamJobState::Finishing,
+        };
+        let ready = report.state == JobState::Running;
+        View {
+            state: Some(state),
+            reason: format!("{state:?}"),
+            message: report.message.clone(),
+            ready,
+            progressing: !ready,
+            degraded: self.reported_problem(report),
+            next_restart_at: report.next_restart_at,
+        }
     }
-}
 
-fn reported_problem(report: &JobStatus) -> Option<Rejection> {
-    let failing = report.failed_checkpoints_in_a_row;
-    if failing > 0 {
-        let message = format!("the last {failing} checkpoints have failed: {}", report.message);
-        return Some(Rejection { reason: "CheckpointsFail".to_owned(), message });
+    fn reported_problem(&self, report: &JobStatus) -> Option<Rejection> {
+        let failing = report.failed_checkpoints_in_a_row;
+        if failing > 0 {
+            let message = format!("the last {failing} checkpoints have failed: {}", report.message);
+            return Some(Rejection { reason: "CheckpointsFail".to_owned(), message });
+        }
+        if report.state == JobState::Restarting {
+            let failure = &report.failures.first()?.failure;
+            return Some(Rejection { reason: failure.reason.clone(), message: failure.message.clone() });
+        }
+        // What the spec says in vain was told when its revision began, and is nothing that is wrong with the job.
+        let of_spec = self.spec().map(spec_warnings).unwrap_or_default();
+        let notice = report.notices.iter().find(|notice| of_spec.iter().all(|(reason, _)| notice.reason != *reason))?;
+        Some(Rejection { reason: notice.reason.clone(), message: notice.message.clone() })
     }
-    if report.state == JobState::Restarting {
-        let failure = &report.failures.first()?.failure;
-        return Some(Rejection { reason: failure.reason.clone(), message: failure.message.clone() });
-    }
-    let notice = report.notices.first()?;
-    Some(Rejection { reason: notice.reason.clone(), message: notice.message.clone() })
 }

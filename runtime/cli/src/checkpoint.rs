@@ -12,6 +12,7 @@ pub(crate) mod rows;
 use crate::control::{TriggerArguments, trigger};
 use crate::error::CommandError;
 use clap::{Args, Subcommand};
+use inspect::Format;
 pub(crate) use inspect::read_metadata;
 use place::PlaceArguments;
 
@@ -25,7 +26,7 @@ const INSPECT_EXAMPLES: &str = "\
 Examples:
   sluice checkpoint inspect ./sluice-checkpoints/default/pageviews-6f1c --rows 20
   sluice checkpoint inspect s3://checkpoints/demo/default/pageviews-6f1c/3/chk-50
-  sluice checkpoint inspect --manifest job.yaml";
+  sluice checkpoint inspect --manifest job.yaml --output json";
 
 const TRIGGER_EXAMPLES: &str = "\
 Examples:
@@ -41,7 +42,7 @@ pub(crate) enum CheckpointCommand {
     /// Take a checkpoint of a running job now
     #[command(after_help = TRIGGER_EXAMPLES)]
     Trigger(TriggerArguments),
-    /// Show what a checkpoint holds: offsets, operators, state
+    /// Show what a checkpoint holds: offsets, operators, state, what was in flight
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArguments),
 }
@@ -58,9 +59,12 @@ pub(crate) struct ListArguments {
 pub(crate) struct InspectArguments {
     #[command(flatten)]
     place: PlaceArguments,
-    /// Show this many rows of each keyed state
+    /// Show this many rows of each keyed state, and of what was in flight on each edge
     #[arg(long, value_name = "N", default_value_t = 0)]
     rows: usize,
+    /// How it is shown
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
 }
 
 /// Does what the command says.
@@ -68,7 +72,9 @@ pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> 
     match command {
         CheckpointCommand::Trigger(arguments) => return trigger(arguments).await,
         CheckpointCommand::List(arguments) => list::list(&arguments.place.open()?).await?,
-        CheckpointCommand::Inspect(arguments) => inspect::inspect(&arguments.place.open()?, arguments.rows).await?,
+        CheckpointCommand::Inspect(arguments) => {
+            inspect::inspect(&arguments.place.open()?, arguments.rows, arguments.output).await?;
+        }
     }
     Ok(0)
 }

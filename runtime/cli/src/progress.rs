@@ -95,6 +95,8 @@ fn describe(status: &JobStatus, rate: f64, now: Timestamp) -> String {
     let mut parts = vec![format!("{} {}", word(status.state), output::age(now, status.since))];
     if status.state == JobState::Running {
         parts.push(format!("{} rows/s", output::count(rate)));
+    } else if let Some(cause) = cause(status) {
+        parts.push(cause.to_owned());
     } else if !status.message.is_empty() {
         parts.push(status.message.clone());
     }
@@ -112,6 +114,12 @@ fn describe(status: &JobStatus, rate: f64, now: Timestamp) -> String {
     parts.join("  ")
 }
 
+/// Why it is starting once more, for as long as it does: what keeps a job from running is to be seen, not its next try.
+fn cause(status: &JobStatus) -> Option<&str> {
+    let last = status.failures.first().filter(|_| status.state == JobState::Restarting)?;
+    Some(last.failure.message.as_str()).filter(|message| !message.is_empty())
+}
+
 fn word(state: JobState) -> String {
     format!("{state:?}").to_uppercase()
 }
@@ -119,8 +127,9 @@ fn word(state: JobState) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Reading, describe};
+    use sluice_protocol::failure::{Failure, FailureRecord};
     use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus};
-    use sluice_protocol::{CheckpointId, Timestamp};
+    use sluice_protocol::{CheckpointId, Run, Timestamp};
 
     #[test]
     fn the_line_tells_state_rate_checkpoint_and_restarts() {
@@ -142,6 +151,24 @@ mod tests {
         let waiting = JobStatus { state: JobState::Restarting, message: "in 3 s".to_owned(), ..JobStatus::default() };
         let line = describe(&waiting, 0.0, Timestamp(0));
         assert_eq!(line, "RESTARTING 0s  in 3 s  no checkpoint yet  restarts 0");
+    }
+
+    #[test]
+    fn what_keeps_a_job_from_running_is_shown_during_the_next_try_too() {
+        let failure =
+            Failure::external("Unavailable", "topic 'views' does not exist on the Kafka brokers at kafka:9092");
+        let (at, run) = (Timestamp(0), Run::default());
+        let status = JobStatus {
+            state: JobState::Restarting,
+            message: "deploying tasks".to_owned(),
+            failures: vec![FailureRecord { at, run, task_manager: None, subtask: None, failure }],
+            ..JobStatus::default()
+        };
+        let line = describe(&status, 0.0, Timestamp(2_000));
+        assert!(
+            line.starts_with("RESTARTING 2s  topic 'views' does not exist on the Kafka brokers at kafka:9092"),
+            "{line}"
+        );
     }
 
     #[test]

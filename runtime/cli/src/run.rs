@@ -58,6 +58,10 @@ pub(crate) struct RunArguments {
     /// Port of the control endpoint, for `sluice savepoint`, `stop` and `cancel`; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     control_port: u16,
+    /// End when a topic, a broker or a file of the snapshot is still out of reach after so long and no task has run
+    /// yet; 0 waits for ever, as a job on a cluster does
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    start_timeout: u64,
     /// Store checkpoints below this directory, whatever the manifest says
     #[arg(long, value_name = "DIRECTORY")]
     checkpoint_dir: Option<PathBuf>,
@@ -83,6 +87,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let control = control_endpoint(arguments.control_port)?;
     let mut run = local_run(job, start, Some(rest_bind), &switches, progress.painter());
     run.control = Some(control);
+    run.start_timeout = (arguments.start_timeout > 0).then(|| Duration::from_secs(arguments.start_timeout));
     let end = drive(run, &switches).await?;
     progress.close();
     conclude(&end, &format!("sluice run {} --resume", arguments.manifest.display()));
@@ -149,6 +154,7 @@ pub(crate) fn local_run(
         program: job.program,
         options: job.options,
         start,
+        start_timeout: None,
         checkpoint_directory: PathBuf::from(DEFAULT_CHECKPOINT_DIRECTORY),
         rest_bind,
         control: None,

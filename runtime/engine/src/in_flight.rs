@@ -3,11 +3,12 @@
 //! The bytes of one channel's batches: the schema, then a frame per batch in the channel's own codec.
 //!
 //! ```text
-//! "SLUICE-F" u32 version = 1   u32 length   schema as Arrow IPC writes it   { u32 length   frame } …
+//! "SLUICE-F" u32 version = 1   u64 XXH3 of what follows   u32 length   schema as Arrow IPC writes it   { u32 length   frame } …
 //! ```
 //!
 //! Numbers are little endian. Callers rely on: what [`InFlight::encode`] wrote, [`decode`] reads whatever program runs
-//! now, and a schema that is not the edge's is refused by name.
+//! now, bytes that are not those that were stored are found by [`check`], and a schema that is not the edge's is refused
+//! by name. [`read`] needs no program.
 
 #[cfg(test)]
 mod tests;
@@ -22,13 +23,15 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::convert::IpcSchemaEncoder;
 use bytes::{Buf, Bytes};
 use sluice_protocol::graph::{JobGraph, Partitioning};
-use sluice_protocol::state::{InFlightHandle, StateData};
+use sluice_protocol::state::{Checksum, InFlightHandle, StateData};
 use sluice_protocol::{Run, SubtaskId, SubtaskIndex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"SLUICE-F";
 const VERSION: u32 = 1;
+/// What stands before the part that the checksum covers.
+const HEADER: usize = 20;
 
 /// Batches of one channel that belong to a snapshot.
 #[derive(Debug)]
@@ -64,6 +67,7 @@ impl InFlight {
             receivers: graph.vertices.get(edge.to.0 as usize)?.parallelism,
             age: self.age,
             first: self.first,
+            batches: self.batches.len() as u64,
             rows: self.rows(),
             offset,
             length,
@@ -78,6 +82,7 @@ impl InFlight {
     pub fn encode(&self) -> Result<Vec<u8>, TaskError> {
         let mut out = Vec::from(*MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
         let schema = self.batches.first().map_or_else(|| Arc::new(Schema::empty()), |batch| batch.rows.schema());
         let message = IpcSchemaEncoder::new().schema_to_fb(&schema);
         let message = message.finished_data();
@@ -87,6 +92,8 @@ impl InFlight {
             let frame = NumberedFrame { sequence, cost: batch.bytes() as u64, frame: Frame::Batch(batch.clone()) };
             out.extend(encode_frame(Run::default(), self.channel, &frame).map_err(|error| unwritable(&error))?);
         }
+        let checksum = Checksum::of(&out[HEADER..]);
+        out[HEADER - 8..HEADER].copy_from_slice(&checksum.0.to_le_bytes());
         Ok(out)
     }
 }
@@ -163,40 +170,88 @@ pub struct Share<'a> {
 /// # Errors
 /// When the bytes are damaged, or their schema is not the edge's.
 pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str) -> Result<VecDeque<Batch>, TaskError> {
-    let damaged = |what: &str| {
-        TaskError::IncompatibleState(format!(
-            "stored batches of edge '{edge}' cannot be read: {what}; the file is damaged or another program's: choose \
-             another snapshot"
-        ))
-    };
+    let (schema, frames) = parts(bytes).map_err(|what| damaged(edge, &what))?;
+    check_schema(&schema, expected, edge)?;
+    let mut batches = VecDeque::new();
+    for batch in batches_of(frames, expected) {
+        batches.extend(own_rows(batch.map_err(|what| damaged(edge, &what))?, share)?);
+    }
+    Ok(batches)
+}
+
+/// Reads all that [`InFlight::encode`] wrote, with the schema that is stored with it: for people.
+///
+/// # Errors
+/// When the bytes are damaged.
+pub fn read(bytes: &Bytes, edge: &str) -> Result<Vec<Batch>, TaskError> {
+    let (schema, frames) = parts(bytes).map_err(|what| damaged(edge, &what))?;
+    let schema = stored_schema(&schema).ok_or_else(|| damaged(edge, "their schema is garbled"))?;
+    batches_of(frames, &Arc::new(schema)).map(|batch| batch.map_err(|what| damaged(edge, &what))).collect()
+}
+
+/// Whether these are the bytes that were stored.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check(bytes: &Bytes) -> Result<(), String> {
+    parts(bytes).map(|_| ())
+}
+
+fn damaged(edge: &str, what: &str) -> TaskError {
+    TaskError::IncompatibleState(format!(
+        "stored batches of edge '{edge}' cannot be read: {what}; the file is damaged or another program's: choose another \
+         snapshot"
+    ))
+}
+
+/// The schema and the frames, once the checksum was found right.
+fn parts(bytes: &Bytes) -> Result<(Bytes, Bytes), String> {
     let mut rest = bytes.clone();
-    if rest.len() < 16 || rest[..8] != MAGIC[..] {
-        return Err(damaged("they do not begin as they should"));
+    if rest.len() < HEADER + 4 || rest[..8] != MAGIC[..] {
+        return Err("they do not begin as they should".to_owned());
     }
     rest.advance(8);
     let version = rest.get_u32_le();
     if version != VERSION {
-        return Err(damaged(&format!("they have format version {version}, this release reads {VERSION}")));
+        return Err(format!("they have format version {version}, this release reads {VERSION}"));
     }
-    let length = rest.get_u32_le() as usize;
+    let (expected, found) = (Checksum(rest.get_u64_le()), Checksum::of(&rest));
+    if found != expected {
+        return Err(format!("their checksum is {found}, but {expected} was stored with them"));
+    }
+    let schema = take(&mut rest)?;
+    Ok((schema, rest))
+}
+
+/// What stands next, after its length.
+fn take(rest: &mut Bytes) -> Result<Bytes, String> {
+    let length = if rest.len() < 4 { usize::MAX } else { rest.get_u32_le() as usize };
     if rest.len() < length {
-        return Err(damaged("they are cut off"));
+        return Err("they are cut off".to_owned());
     }
-    check_schema(&rest.split_to(length), expected, edge)?;
-    let mut batches = VecDeque::new();
-    while !rest.is_empty() {
-        if rest.len() < 4 {
-            return Err(damaged("they are cut off"));
+    Ok(rest.split_to(length))
+}
+
+/// The batches; the first error is the last item.
+fn batches_of(mut frames: Bytes, schema: &SchemaRef) -> impl Iterator<Item = Result<Batch, String>> {
+    std::iter::from_fn(move || {
+        if frames.is_empty() {
+            return None;
         }
-        let length = rest.get_u32_le() as usize;
-        if rest.len() < length {
-            return Err(damaged("they are cut off"));
+        let batch = take(&mut frames).and_then(|frame| decode_batch(&frame, schema));
+        if batch.is_err() {
+            frames.clear();
         }
-        let (_, frame) = decode_frame(&rest.split_to(length), expected).map_err(|error| damaged(&error.to_string()))?;
-        let Frame::Batch(batch) = frame.frame else { return Err(damaged("a frame holds no rows")) };
-        batches.extend(own_rows(batch, share)?);
+        Some(batch)
+    })
+}
+
+fn decode_batch(frame: &Bytes, schema: &SchemaRef) -> Result<Batch, String> {
+    let (_, frame) = decode_frame(frame, schema).map_err(|error| error.to_string())?;
+    match frame.frame {
+        Frame::Batch(batch) => Ok(batch),
+        _ => Err("a frame holds no rows".to_owned()),
     }
-    Ok(batches)
 }
 
 fn own_rows(batch: Batch, share: Share<'_>) -> Result<Option<Batch>, TaskError> {
@@ -209,10 +264,12 @@ fn own_rows(batch: Batch, share: Share<'_>) -> Result<Option<Batch>, TaskError> 
     Ok(own.filter(|batch| !batch.is_empty()))
 }
 
+fn stored_schema(message: &[u8]) -> Option<Schema> {
+    arrow::ipc::root_as_schema(message).ok().map(arrow::ipc::convert::fb_to_schema)
+}
+
 fn check_schema(message: &[u8], expected: &SchemaRef, edge: &str) -> Result<(), TaskError> {
-    let found = arrow::ipc::root_as_schema(message).ok().map(arrow::ipc::convert::fb_to_schema).ok_or_else(|| {
-        TaskError::IncompatibleState(format!("the schema of stored batches of edge '{edge}' is damaged"))
-    })?;
+    let found = stored_schema(message).ok_or_else(|| damaged(edge, "their schema is garbled"))?;
     if found.fields() == expected.fields() {
         return Ok(());
     }

@@ -7,8 +7,10 @@
 //!    the one kept beside the checkpoints (N1, N2).
 //! 2. The driver decides, the worker runs all tasks; the caller sees every status.
 //! 3. The first stop request ends with a last checkpoint and `Stopped`, the second at once.
+//! 4. What is out of reach at the start is waited for (F2), but not for ever: a person sits before it ([`impatience`]).
 
 mod identity;
+mod impatience;
 
 use crate::edge;
 use crate::job::JobDescription;
@@ -57,6 +59,8 @@ pub struct LocalRun {
     pub options: JobOptions,
     /// What it starts from.
     pub start: LocalStart,
+    /// How long what the job needs may be out of reach before its tasks have run; without a limit when absent.
+    pub start_timeout: Option<Duration>,
     /// Where checkpoints go when the options name no storage.
     pub checkpoint_directory: PathBuf,
     /// Where status and metrics are served; nowhere when absent.
@@ -129,12 +133,17 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
     tokio::spawn(forward_requests(handle.clone(), stop, abandon));
+    let impatience = run.start_timeout.map(|timeout| tokio::spawn(impatience::give_up(handle.clone(), timeout)));
     let record = drive(driver, handle, worker).await;
     if let Some(server) = server {
         // Whoever asked for the end is still told of it.
         let _ = tokio::time::timeout(CONTROL_DRAIN_TIMEOUT, server).await;
     }
-    Ok(record)
+    let given_up = match impatience {
+        Some(impatience) => impatience.await.unwrap_or_default(),
+        None => None,
+    };
+    Ok(given_up.unwrap_or(record))
 }
 
 fn serve_control(

@@ -95,6 +95,7 @@ fn local(program: Program, options: JobOptions, start: LocalStart) -> Local {
         program,
         options,
         start,
+        start_timeout: None,
         checkpoint_directory: PathBuf::from("unused"),
         rest_bind: None,
         control: None,

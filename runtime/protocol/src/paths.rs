@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(in_flight_file(run, CheckpointId(50), subtask, 4, "ab12"), "in-flight-3.2-50-1.0-4-ab12");
         let file = shared_file(run, CheckpointId(50), subtask, 4, "ab12");
         assert_eq!(file, "../shared/50-3.2-1.0-4-ab12.parquet");
-        let data = crate::state::StateData::File { path: file, size: 1 };
+        let data = crate::state::StateData::File { path: file, size: 1, checksum: None };
         let directory = paths.checkpoint_directory(Generation(3), CheckpointId(50));
         let crate::state::StateData::File { path, .. } = data.resolve(&directory) else { panic!("a file") };
         assert_eq!(path, "default/pv-6f1c/3/shared/50-3.2-1.0-4-ab12.parquet");

@@ -7,6 +7,7 @@
 use crate::graph::Partitioning;
 use crate::ids::{KeyGroupRange, OperatorUid, SubtaskIndex};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// State below this many bytes travels in the acknowledgement and lives in `_metadata`.
 pub const INLINE_LIMIT: usize = 20 * 1024;
@@ -28,10 +29,54 @@ pub enum StateData {
         path: String,
         /// Size in bytes.
         size: u64,
+        /// Of the bytes; none in snapshots of the first builds.
+        #[serde(rename = "xxh3", default, skip_serializing_if = "Option::is_none")]
+        checksum: Option<Checksum>,
     },
 }
 
+/// What tells bytes from others of the same length: XXH3 with 64 bits and seed 0, written as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Checksum(pub u64);
+
+impl Checksum {
+    /// Of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_64(bytes))
+    }
+}
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl From<Checksum> for String {
+    fn from(checksum: Checksum) -> Self {
+        checksum.to_string()
+    }
+}
+
+impl TryFrom<String> for Checksum {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let digits = Some(text.as_str()).filter(|text| text.len() == 16);
+        let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        number.map(Self).ok_or_else(|| format!("'{text}' is no checksum: expected 16 hexadecimal digits"))
+    }
+}
+
 impl StateData {
+    /// A file with these bytes under this path.
+    #[must_use]
+    pub fn file(path: String, bytes: &[u8]) -> Self {
+        Self::File { path, size: bytes.len() as u64, checksum: Some(Checksum::of(bytes)) }
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
@@ -45,14 +90,14 @@ impl StateData {
     #[must_use]
     pub fn resolve(&self, directory: &str) -> Self {
         match self {
-            Self::File { path, size } if !path.contains("://") => {
+            Self::File { path, size, checksum } if !path.contains("://") => {
                 let mut base = directory.trim_end_matches('/');
                 let mut rest = path.as_str();
                 while let Some(shorter) = rest.strip_prefix("../") {
                     base = base.rsplit_once('/').map_or(base, |(parent, _)| parent);
                     rest = shorter;
                 }
-                Self::File { path: format!("{base}/{rest}"), size: *size }
+                Self::File { path: format!("{base}/{rest}"), size: *size, checksum: *checksum }
             }
             other => other.clone(),
         }
@@ -191,6 +236,8 @@ pub struct InFlightHandle {
     pub age: u32,
     /// Orders the handles of one channel and age.
     pub first: u64,
+    /// How many batches.
+    pub batches: u64,
     /// Rows in the batches.
     pub rows: u64,
     /// Where they begin in the data, in bytes: several channels may share a file.

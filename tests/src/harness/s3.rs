@@ -6,20 +6,36 @@ use super::unique;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// The access key of every such server: the script's own.
+pub const ACCESS_KEY: &str = "sluicetestaccess";
+
+/// Its secret.
+pub const SECRET_KEY: &str = "sluicetestsecret0123";
+
 /// A server that the test may kill and start again; its data stay until it is dropped.
 pub struct OwnS3 {
     directory: PathBuf,
     port: u16,
+    bucket: &'static str,
 }
 
 impl OwnS3 {
-    /// Starts one.
+    /// Starts one with the bucket `test`.
     ///
     /// # Panics
     /// When the script fails.
     #[must_use]
     pub fn start() -> Self {
-        let server = Self { directory: std::env::temp_dir().join(unique("sluice-test-s3")), port: free_port() };
+        Self::start_with("test")
+    }
+
+    /// Starts one with a bucket.
+    ///
+    /// # Panics
+    /// When the script fails.
+    #[must_use]
+    pub fn start_with(bucket: &'static str) -> Self {
+        let server = Self { directory: std::env::temp_dir().join(unique("sluice-test-s3")), port: free_port(), bucket };
         server.restart();
         server
     }
@@ -45,9 +61,9 @@ impl OwnS3 {
     pub fn address(&self) -> S3Address {
         S3Address {
             endpoint: format!("http://127.0.0.1:{}", self.port),
-            access_key: "sluicetestaccess".to_owned(),
-            secret_key: "sluicetestsecret0123".to_owned(),
-            bucket: "test".to_owned(),
+            access_key: ACCESS_KEY.to_owned(),
+            secret_key: SECRET_KEY.to_owned(),
+            bucket: self.bucket.to_owned(),
         }
     }
 
@@ -57,7 +73,7 @@ impl OwnS3 {
             .args([script, action])
             .env("SLUICE_S3_DIR", &self.directory)
             .env("SLUICE_S3_PORT", self.port.to_string())
-            .env("SLUICE_S3_BUCKET", "test")
+            .env("SLUICE_S3_BUCKET", self.bucket)
             .output()
             .expect("bash");
         let text = String::from_utf8_lossy(&output.stderr);

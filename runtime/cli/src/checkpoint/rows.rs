@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bytes::Bytes;
 use sluice_engine::state::merged::MergedState;
-use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, StateData};
+use sluice_protocol::state::{Checksum, KeyedStateHandle, KeyedStateKind, StateData};
 
 /// Rows with the names of their columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,10 +32,13 @@ pub(crate) async fn read_rows<'a>(
         }
         let (source, bytes) = match handle.data.resolve(directory) {
             StateData::Inline { bytes } => (format!("{directory}/_metadata"), Bytes::from(bytes)),
-            StateData::File { path, .. } => {
-                let bytes = place.get(&path).await?;
-                let missing = || CommandError::State { place: path.clone(), detail: "it does not exist".to_owned() };
-                (path.clone(), bytes.ok_or_else(missing)?)
+            StateData::File { path, checksum, .. } => {
+                let unreadable = |detail: &str| CommandError::State { place: path.clone(), detail: detail.to_owned() };
+                let bytes = place.get(&path).await?.ok_or_else(|| unreadable("it does not exist"))?;
+                if checksum.is_some_and(|checksum| checksum != Checksum::of(&bytes)) {
+                    return Err(unreadable("its bytes are not those that were stored"));
+                }
+                (path, bytes)
             }
         };
         let wanted = limit.saturating_sub(table.rows.len());
@@ -57,7 +60,8 @@ fn decode(
     Ok(())
 }
 
-fn add_rows(batch: &RecordBatch, table: &mut Rows) -> Result<(), arrow::error::ArrowError> {
+/// Adds the rows of a batch as text.
+pub(crate) fn add_rows(batch: &RecordBatch, table: &mut Rows) -> Result<(), arrow::error::ArrowError> {
     let options = FormatOptions::new().with_null("NULL");
     let formatters = batch
         .columns()

@@ -95,7 +95,7 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
     let file = state_file(&[("app1", 50_000), ("app2", 10_000)]);
     let operators = vec![
         handle(0, StateData::Inline { bytes: state_file(&[("app3", 3)]) }),
-        handle(1, StateData::File { path: "state.parquet".to_owned(), size: file.len() as u64 }),
+        handle(1, StateData::file("state.parquet".to_owned(), &file)),
     ];
     Metadata {
         version: 1,
@@ -194,7 +194,7 @@ async fn what_cannot_be_chosen_or_read_is_said() {
     let store = directory.store();
     let inspect = async |uri: &str| {
         let place = Place::open(uri, None, None).unwrap();
-        inspect::inspect(&place, 0).await.unwrap_err().to_string()
+        inspect::inspect(&place, 0, inspect::Format::Text).await.unwrap_err().to_string()
     };
     assert!(inspect(&directory.uri()).await.contains("there is no checkpoint below file:///"));
     for name in ["a", "b"] {

@@ -60,4 +60,17 @@ fn another_schema_and_damage_are_refused_by_name() {
         let error = decode(&bytes.slice(..length), &schema(), share, "e").unwrap_err();
         assert!(matches!(error, TaskError::IncompatibleState(_)), "cut at {length}: {error}");
     }
+    for at in [HEADER - 1, HEADER, 300, bytes.len() - 1] {
+        let mut other = bytes.to_vec();
+        other[at] ^= 1;
+        let what = check(&other.into()).unwrap_err();
+        assert!(what.contains("checksum"), "another byte at {at}: {what}");
+    }
+}
+
+#[test]
+fn what_was_stored_is_shown_without_the_program() {
+    let (stored, bytes) = (in_flight(), Bytes::from(in_flight().encode().unwrap()));
+    let read = super::read(&bytes, "a -> b").unwrap();
+    assert_eq!(read.iter().map(lines).collect::<Vec<_>>(), stored.batches.iter().map(lines).collect::<Vec<_>>());
 }

@@ -110,7 +110,7 @@ async fn read(equipment: &Equipment, subtask: SubtaskId, handle: &InFlightHandle
         StateData::Inline { bytes } => part(bytes, handle)?,
         StateData::File { path, .. } => {
             let end = handle.offset.saturating_add(handle.length);
-            restore::fetch_range(equipment, path, handle.offset..end).await?
+            restore::fetch_range(equipment, path, handle.offset..end, in_flight::check).await?
         }
     };
     in_flight::restore(handle, &bytes, &equipment.job.program, subtask).map_err(|error| error.to_failure())

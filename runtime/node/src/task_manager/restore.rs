@@ -1,7 +1,7 @@
 //! Fetches the state that a deployment's tasks restore, each file once.
 //!
-//! A file that cannot be read is tried again a few times, then fails the restore by its name; that spends no restart
-//! (F2).
+//! A file that cannot be read, or whose bytes are not those that were stored, is tried again a few times, then fails the
+//! restore by its name; that spends no restart (F2). Nothing is restored without it.
 
 use super::{Equipment, in_flight};
 use crate::job_manager::store::jittered;
@@ -12,7 +12,7 @@ use sluice_engine::operator::{RestoredKeyed, RestoredList, RestoredState};
 use sluice_engine::state::{SpooledFile, StateBackend, StateBytes};
 use sluice_protocol::failure::Failure;
 use sluice_protocol::message::TaskDeployment;
-use sluice_protocol::state::{OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
+use sluice_protocol::state::{Checksum, OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
 use sluice_protocol::{KeyGroupRange, OperatorUid, SubtaskId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,6 +26,9 @@ const PARALLEL: usize = 4;
 
 /// What was fetched, by path.
 type Files = BTreeMap<String, StateBytes>;
+
+/// What the checkpoint tells of a file, by path.
+type Expected = (u64, Option<Checksum>);
 
 /// What one task restores.
 #[derive(Default)]
@@ -44,11 +47,11 @@ pub(crate) async fn fetch(
     equipment: &Equipment,
     tasks: &[TaskDeployment],
 ) -> Result<BTreeMap<SubtaskId, TaskState>, Failure> {
-    let paths: BTreeMap<String, u64> =
+    let paths: BTreeMap<String, Expected> =
         tasks.iter().filter_map(|task| task.restore.as_ref()).flat_map(file_paths).collect();
     let files: Files = futures::stream::iter(paths)
-        .map(|(path, size)| async move {
-            let bytes = fetch_file(equipment, &path, size).await?;
+        .map(|(path, expected)| async move {
+            let bytes = fetch_file(equipment, &path, expected).await?;
             Ok::<_, Failure>((path, spool(equipment, bytes).await?))
         })
         .buffer_unordered(PARALLEL)
@@ -65,10 +68,9 @@ pub(crate) async fn fetch(
     Ok(states)
 }
 
-/// Paths with the sizes that the checkpoint tells.
-fn file_paths(state: &SubtaskState) -> impl Iterator<Item = (String, u64)> {
+fn file_paths(state: &SubtaskState) -> impl Iterator<Item = (String, Expected)> {
     state.operators.iter().flat_map(OperatorSnapshot::data).filter_map(|data| match data {
-        StateData::File { path, size } => Some((path.clone(), *size)),
+        StateData::File { path, size, checksum } => Some((path.clone(), (*size, *checksum))),
         StateData::Inline { .. } => None,
     })
 }
@@ -85,31 +87,43 @@ async fn spool(equipment: &Equipment, bytes: Bytes) -> Result<StateBytes, Failur
     })
 }
 
-async fn fetch_file(equipment: &Equipment, path: &str, size: u64) -> Result<Bytes, Failure> {
-    fetch_sized(equipment, path, None, size).await
+async fn fetch_file(equipment: &Equipment, path: &str, (size, checksum): Expected) -> Result<Bytes, Failure> {
+    let check = |bytes: &Bytes| match (checksum, Checksum::of(bytes)) {
+        (Some(expected), found) if expected != found => {
+            Err(format!("its checksum is {found}, but the checkpoint says {expected}: it is damaged"))
+        }
+        _ => Ok(()),
+    };
+    fetch_checked(equipment, path, None, size, check).await
 }
 
-/// A part of a file.
+/// A part of a file, whose bytes tell themselves whether they are as they were stored.
 ///
 /// # Errors
 /// When it cannot be read, by its name.
-pub(super) async fn fetch_range(equipment: &Equipment, path: &str, range: Range<u64>) -> Result<Bytes, Failure> {
+pub(super) async fn fetch_range(
+    equipment: &Equipment,
+    path: &str,
+    range: Range<u64>,
+    check: impl Fn(&Bytes) -> Result<(), String>,
+) -> Result<Bytes, Failure> {
     let size = range.end.saturating_sub(range.start);
-    fetch_sized(equipment, path, Some(range), size).await
+    fetch_checked(equipment, path, Some(range), size, check).await
 }
 
-async fn fetch_sized(
+async fn fetch_checked(
     equipment: &Equipment,
     path: &str,
     range: Option<Range<u64>>,
     size: u64,
+    check: impl Fn(&Bytes) -> Result<(), String>,
 ) -> Result<Bytes, Failure> {
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
     for attempt in 1..=TRIES {
-        last = match try_fetch(equipment, path, range.clone()).await {
-            Ok(bytes) if bytes.len() as u64 == size => return Ok(bytes),
-            Ok(bytes) => format!("it has {} bytes, but the checkpoint says {size}", bytes.len()),
+        let fetched = try_fetch(equipment, path, range.clone()).await;
+        last = match fetched.and_then(|bytes| check_size(&bytes, size).and_then(|()| check(&bytes)).map(|()| bytes)) {
+            Ok(bytes) => return Ok(bytes),
             Err(message) => message,
         };
         warn!("state file {path}, try {attempt} of {TRIES}: {last}");
@@ -119,6 +133,13 @@ async fn fetch_sized(
         }
     }
     Err(Failure::external("StateUnreadable", format!("state file {path} cannot be read: {last}")))
+}
+
+fn check_size(bytes: &Bytes, size: u64) -> Result<(), String> {
+    if bytes.len() as u64 == size {
+        return Ok(());
+    }
+    Err(format!("it has {} bytes, but the checkpoint says {size}", bytes.len()))
 }
 
 async fn try_fetch(equipment: &Equipment, path: &str, range: Option<Range<u64>>) -> Result<Bytes, String> {

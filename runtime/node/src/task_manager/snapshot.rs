@@ -267,7 +267,7 @@ pub(super) async fn upload_as(
     bytes: Bytes,
 ) -> Result<StateData, Failure> {
     place.check_wanted()?;
-    let data = StateData::File { path, size: bytes.len() as u64 };
+    let data = StateData::file(path, &bytes);
     let StateData::File { path: key, .. } = data.resolve(directory) else { return Ok(data) };
     match store.put_if_absent(&key, bytes).await {
         // The nonce makes the name ours alone: who finds it taken has put it before, with these bytes.

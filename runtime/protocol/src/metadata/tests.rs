@@ -38,7 +38,7 @@ fn snapshot(parallelism: u32) -> Metadata {
             splits,
         });
         let key_groups = KeyGroupRange::of_subtask(index, parallelism, 128);
-        let data = StateData::File { path: format!("file-{index}"), size: 10 };
+        let data = StateData::File { path: format!("file-{index}"), size: 10, checksum: None };
         let keyed =
             vec![KeyedStateHandle { name: "counts".into(), key_groups, rows: 1, kind: KeyedStateKind::Full, data }];
         operators.push(OperatorSnapshot {
@@ -104,7 +104,10 @@ fn splits_go_to_every_subtask_of_their_source() {
 fn paths_become_absolute() {
     let assigned = assign_state(&snapshot(1), &graph(1), "s3://b/chk-50", false).unwrap();
     let state = &assigned[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }];
-    assert_eq!(state.operators[0].keyed[0].data, StateData::File { path: "s3://b/chk-50/file-0".into(), size: 10 });
+    assert_eq!(
+        state.operators[0].keyed[0].data,
+        StateData::File { path: "s3://b/chk-50/file-0".into(), size: 10, checksum: None }
+    );
 }
 
 #[test]
@@ -140,10 +143,11 @@ fn in_flight(to: u32, receivers: u32, partitioning: Partitioning) -> InFlightHan
         receivers,
         age: 0,
         first: 3,
+        batches: 1,
         rows: 5,
         offset: 100,
         length: 50,
-        data: StateData::File { path: "in-flight".into(), size: 1000 },
+        data: StateData::File { path: "in-flight".into(), size: 1000, checksum: None },
     }
 }
 
@@ -170,7 +174,7 @@ fn batches_in_flight_go_to_the_receivers_that_may_own_their_rows() {
     assert_eq!(readers(&metadata, &graph(3)), [1, 2], "key groups 64 to 127 are spread over the last two of three");
     let assigned = assign_state(&metadata, &graph(1), "s3://b/chk-50", false).unwrap();
     let state = &assigned[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }];
-    let data = StateData::File { path: "s3://b/chk-50/in-flight".into(), size: 1000 };
+    let data = StateData::File { path: "s3://b/chk-50/in-flight".into(), size: 1000, checksum: None };
     assert_eq!(state.in_flight, [InFlightHandle { data, ..in_flight(1, 2, hash()) }]);
 }
 
@@ -250,7 +254,7 @@ fn the_golden_metadata_of_version_1() {
 }
 
 fn list(redistribution: Redistribution, items: u64) -> OperatorStateHandle {
-    let data = StateData::File { path: format!("../shared/{items}"), size: 1 };
+    let data = StateData::File { path: format!("../shared/{items}"), size: 1, checksum: None };
     OperatorStateHandle { name: format!("{redistribution:?}"), redistribution, first: 0, items, data }
 }
 

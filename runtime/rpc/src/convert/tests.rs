@@ -11,7 +11,7 @@ use sluice_protocol::message::{
     ToTaskManager,
 };
 use sluice_protocol::state::{
-    InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution,
+    Checksum, InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution,
     SplitState, StateData, SubtaskState,
 };
 use sluice_protocol::{
@@ -43,7 +43,8 @@ fn failure() -> impl Strategy<Value = Failure> {
 fn state() -> impl Strategy<Value = SubtaskState> {
     let data = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| StateData::Inline { bytes }),
-        (any::<String>(), any::<u64>()).prop_map(|(path, size)| StateData::File { path, size }),
+        (any::<String>(), any::<u64>(), prop::option::of(any::<u64>()))
+            .prop_map(|(path, size, checksum)| { StateData::File { path, size, checksum: checksum.map(Checksum) } }),
     ];
     let keyed = (any::<String>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<bool>(), data.clone()).prop_map(
         |(name, start, end, rows, is_delta, data)| KeyedStateHandle {
@@ -76,6 +77,7 @@ fn state() -> impl Strategy<Value = SubtaskState> {
         receivers: index,
         age: index / 3,
         first,
+        batches: first / 2,
         rows,
         offset,
         length,

@@ -118,7 +118,7 @@ fn write(frozen: &dyn SnapshotWriter, base: Option<CheckpointId>) -> Result<Writ
         key_groups: piece.key_groups,
         rows: piece.rows,
         kind: piece.kind,
-        data: StateData::File { path: String::new(), size: piece.bytes.len() as u64 },
+        data: StateData::file(String::new(), &piece.bytes),
     };
     state.layers[0].recorder.stored(pieces.iter().map(handle).collect());
     Ok(Written { pieces, seconds })

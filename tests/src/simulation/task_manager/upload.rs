@@ -62,7 +62,7 @@ impl TaskManager {
                     Some(directory) if bytes.len() > self.setup.inline_limit => {
                         let nonce = format!("{:08x}", self.rng.u32(..));
                         let path = shared_file(run, checkpoint, subtask, missing, &nonce);
-                        let data = StateData::File { path, size: bytes.len() as u64 };
+                        let data = StateData::file(path, &bytes);
                         missing += 1;
                         self.put_file(run, checkpoint, subtask, data.resolve(&format!("{directory}/chk")), bytes);
                         data
@@ -103,7 +103,7 @@ impl TaskManager {
                 let data = if bytes.len() > self.setup.inline_limit {
                     let nonce = format!("{:08x}", self.rng.u32(..));
                     let path = state_file(run, checkpoint, subtask, *missing, &nonce);
-                    let data = StateData::File { path, size: bytes.len() as u64 };
+                    let data = StateData::file(path, &bytes);
                     *missing += 1;
                     self.put_file(run, checkpoint, subtask, data.resolve(directory), bytes);
                     data

@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
 
 fn handle(piece: KeyedPiece) -> (KeyedStateHandle, Bytes) {
     let KeyedPiece { name, key_groups, rows, kind, bytes, .. } = piece;
-    let data = StateData::File { path: format!("{}", bytes.as_ptr() as usize), size: bytes.len() as u64 };
+    let data = StateData::file(format!("{}", bytes.as_ptr() as usize), &bytes);
     (KeyedStateHandle { name, key_groups, rows, kind, data }, bytes.into())
 }
 

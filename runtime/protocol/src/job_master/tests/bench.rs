@@ -419,7 +419,7 @@ impl Bench {
             key_groups: KeyGroupRange { start: 0, end: 128 },
             rows: 1,
             kind: KeyedStateKind::Full,
-            data: StateData::File { path: format!("../shared/{file}"), size: 1 },
+            data: StateData::File { path: format!("../shared/{file}"), size: 1, checksum: None },
         }));
         SubtaskState { operators: vec![operator], in_flight: vec![] }
     }

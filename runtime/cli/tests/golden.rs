@@ -1,0 +1,221 @@
+//! Snapshots of released formats are restored by every later version (`golden/README.md` tells how they were made). What
+//! they hold, and what the restored jobs come to, is compared with what the numbers 0, 1, 2, … must come to: a row of the
+//! source is a function of its number (docs/datagen.md), and the splits in `_metadata` tell which numbers were handed out.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod common;
+
+use common::Directory;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Numbers that the whole input has.
+const NUMBERS: u64 = 60_000;
+
+/// Count and sum by key.
+type Sums = BTreeMap<u64, (u64, u64)>;
+
+/// Keys by count.
+type Sizes = BTreeMap<u64, u64>;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// All that `sluice checkpoint inspect` tells of a snapshot.
+fn inspect(directory: &Directory, place: &str) -> Value {
+    let inspected = directory.run(&format!("checkpoint inspect {place} --rows 1000000 --output json"));
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    serde_json::from_str(&inspected.out).unwrap()
+}
+
+fn operator<'a>(snapshot: &'a Value, uid: &str) -> &'a Value {
+    let operators = snapshot["operators"].as_array().unwrap();
+    operators.iter().find(|operator| operator["uid"] == uid).unwrap_or_else(|| panic!("no '{uid}' in {operators:#?}"))
+}
+
+/// The rows of a table of `inspect` as text.
+fn rows(table: &Value) -> Vec<Vec<&str>> {
+    table["rows"].as_array().unwrap().iter().map(cells).collect()
+}
+
+fn cells(row: &Value) -> Vec<&str> {
+    row.as_array().unwrap().iter().map(|cell| cell.as_str().unwrap()).collect()
+}
+
+/// The keyed state of an operator, each row without its key group.
+fn state(snapshot: &Value, uid: &str) -> Vec<Vec<u64>> {
+    let tables = operator(snapshot, uid)["rows"].as_object().unwrap();
+    let table = tables.values().next().unwrap_or_else(|| panic!("'{uid}' has no keyed state"));
+    let numbers = |row: Vec<&str>| row[1..].iter().map(|cell| cell.parse().unwrap()).collect();
+    rows(table).into_iter().map(numbers).collect()
+}
+
+/// The rows in flight on an edge, each with its kind.
+fn in_flight<'a>(snapshot: &'a Value, edge: &str) -> Vec<(&'a str, Vec<u64>)> {
+    let edges = snapshot["inFlight"].as_array().unwrap();
+    let found = edges.iter().find(|found| found["edge"] == edge).unwrap_or_else(|| panic!("no '{edge}' in {edges:#?}"));
+    let numbers = |row: &[&str]| row.iter().map(|cell| cell.parse().unwrap()).collect();
+    rows(&found["rows"]).into_iter().map(|row| (row[0], numbers(&row[1..]))).collect()
+}
+
+/// The numbers that a source had handed out: split s has the blocks of 16 numbers s, s + 64, s + 128, …
+fn handed_out(snapshot: &Value, source: &str) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for split in operator(snapshot, source)["splits"].as_array().unwrap() {
+        let first_block: u64 = split["split"].as_str().unwrap().strip_prefix("datagen-").unwrap().parse().unwrap();
+        let offset = split["state"]["offset"].as_u64().unwrap();
+        numbers.extend((0..offset).map(|row| (first_block + row / 16 * 64) * 16 + row % 16));
+    }
+    numbers.sort_unstable();
+    numbers
+}
+
+fn sums(numbers: impl IntoIterator<Item = u64>, keys: u64) -> Sums {
+    let mut sums = Sums::new();
+    for number in numbers {
+        let (count, sum) = sums.entry(number % keys).or_default();
+        (*count, *sum) = (*count + 1, *sum + number);
+    }
+    sums
+}
+
+fn sums_in(state: Vec<Vec<u64>>) -> Sums {
+    state.into_iter().map(|row| (row[0], (row[1], row[2]))).collect()
+}
+
+fn sizes(counts: impl Iterator<Item = u64>) -> Sizes {
+    let mut sizes = Sizes::new();
+    counts.for_each(|count| *sizes.entry(count).or_default() += 1);
+    sizes
+}
+
+/// Restores a golden snapshot by the program that it was taken of, at another speed, and runs to the end of the input.
+fn restored(directory: &Directory, manifest: &str, snapshot: &str, (number, more): (usize, &str)) -> Value {
+    let mut text = std::fs::read_to_string(golden(manifest)).unwrap();
+    for (from, to) in [("'3000'", "'1000000'"), ("'10000'", "'1000000'"), ("'100'", "'1000000'"), ("'50'", "'1000000'")]
+    {
+        text = text.replace(from, to);
+    }
+    let text = text.replace("  parallelism: 2\n", more);
+    std::fs::write(directory.path().join("job.yaml"), text).unwrap();
+    let to = format!("restored-{number}");
+    let line = format!("run job.yaml --rest-port 0 --checkpoint-dir {to} -s {}", golden(snapshot).display());
+    let ran = directory.run(&line);
+    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+    inspect(directory, &to)
+}
+
+const GROUPS: &str = "counts.group-aggregate(n % 5000)";
+
+/// It was written before checksums were: its files are read by their sizes alone.
+#[test]
+fn the_golden_checkpoint_of_version_1_is_restored() {
+    holds_and_comes_to("checkpoint-v1", &["  parallelism: 1\n", "  parallelism: 3\n  maxParallelism: 32\n"]);
+}
+
+#[test]
+fn the_golden_savepoint_of_version_1_is_restored_on_either_backend() {
+    let directory = Directory::new("golden-savepoint-kind");
+    let savepoint = inspect(&directory, golden("savepoint-v1").to_str().unwrap());
+    assert_eq!(savepoint["savepoint"], true);
+    let files: Vec<&Value> =
+        operator(&savepoint, GROUPS)["keyed"].as_array().unwrap().iter().map(|piece| &piece["file"]).collect();
+    assert!(files.iter().all(|file| file.as_str().is_some_and(|file| !file.contains('/'))), "its own: {files:?}");
+    holds_and_comes_to("savepoint-v1", &["  parallelism: 3\n", "  parallelism: 1\n  stateBackend: Disk\n"]);
+}
+
+/// An aligned snapshot of `savepoint.yaml`: its state is what its numbers come to, and so is that of the jobs that it
+/// starts.
+fn holds_and_comes_to(name: &str, settings: &[&str]) {
+    let directory = Directory::new(&format!("golden-{name}"));
+    let snapshot = inspect(&directory, golden(name).to_str().unwrap());
+    let numbers = handed_out(&snapshot, "counts.source(numbers)");
+    assert!(numbers.len() > 5000 && numbers.len() < NUMBERS as usize, "{} numbers", numbers.len());
+    assert_eq!(sums_in(state(&snapshot, GROUPS)), sums(numbers, 5000));
+    for (number, more) in settings.iter().enumerate() {
+        let end = restored(&directory, "savepoint.yaml", name, (number, more));
+        assert!(
+            sums_in(state(&end, GROUPS)) == sums(0..NUMBERS, 5000),
+            "{more}: other counts than those of all numbers"
+        );
+    }
+}
+
+const COUNTS: &str = "counts.group-aggregate(n % 50)";
+const SIZES: &str = "sizes.group-aggregate(n % 50).group-aggregate(c)";
+
+/// An unaligned cut: state and what was in flight are together what the numbers before the cut come to.
+#[test]
+fn the_golden_unaligned_checkpoint_of_version_1_holds_every_number_once() {
+    let directory = Directory::new("golden-unaligned");
+    let snapshot = inspect(&directory, golden("unaligned-v1").to_str().unwrap());
+    // Rows and their sums: what was counted, and what was on its way to be.
+    let numbers = handed_out(&snapshot, "counts.source(numbers)");
+    let mut counted = sums_in(state(&snapshot, COUNTS));
+    let overtaken = in_flight(&snapshot, "counts.calc(1) -> counts.group-aggregate(n % 50)");
+    assert!(overtaken.len() > 100, "{} rows were in flight", overtaken.len());
+    for (kind, row) in overtaken {
+        let [key, number] = row[..] else { panic!("{row:?}") };
+        assert_eq!((kind, key), ("+I", number % 50));
+        let (count, sum) = counted.entry(key).or_default();
+        (*count, *sum) = (*count + 1, *sum + number);
+    }
+    assert_eq!(counted, sums(numbers, 50));
+    // The first aggregation of the other statement, in the same way.
+    let counts = state(&snapshot, "sizes.group-aggregate(n % 50)");
+    let mut counted: Sizes = counts.iter().map(|row| (row[0], row[1])).collect();
+    for (_, row) in in_flight(&snapshot, "sizes.calc(1) -> sizes.group-aggregate(n % 50)") {
+        *counted.entry(row[0]).or_default() += 1;
+    }
+    let numbers = handed_out(&snapshot, "sizes.source(numbers)");
+    assert_eq!(counted, sums(numbers, 50).into_iter().map(|(key, (count, _))| (key, count)).collect());
+    // A changelog: what was taken back and added on its way to the second aggregation.
+    let mut known: BTreeMap<u64, i64> =
+        state(&snapshot, SIZES).into_iter().map(|row| (row[0], i64::try_from(row[1]).unwrap())).collect();
+    let changes = in_flight(&snapshot, &format!("sizes.calc(2) -> {SIZES}"));
+    let kinds: std::collections::BTreeSet<&str> = changes.iter().map(|(kind, _)| *kind).collect();
+    assert!(kinds.contains("-U") && kinds.contains("+U"), "{kinds:?}");
+    for (kind, row) in changes {
+        *known.entry(row[0]).or_default() += if kind.starts_with('+') { 1 } else { -1 };
+    }
+    known.retain(|_, number| *number != 0);
+    let expected: BTreeMap<u64, i64> =
+        sizes(counts.iter().map(|row| row[1])).into_iter().map(|(count, number)| (count, number as i64)).collect();
+    assert_eq!(known, expected);
+}
+
+#[test]
+fn the_golden_unaligned_checkpoint_of_version_1_is_restored() {
+    let directory = Directory::new("golden-unaligned-restored");
+    let settings = ["  parallelism: 2\n  stateBackend: Disk\n", "  parallelism: 1\n", "  parallelism: 3\n"];
+    for (number, more) in settings.into_iter().enumerate() {
+        let end = restored(&directory, "unaligned.yaml", "unaligned-v1", (number, more));
+        let expected = sums(0..NUMBERS, 50);
+        assert_eq!(sums_in(state(&end, COUNTS)), expected, "{more}");
+        let found: Sizes = state(&end, SIZES).into_iter().map(|row| (row[0], row[1])).collect();
+        assert_eq!(found, sizes(expected.values().map(|(count, _)| *count)), "{more}");
+    }
+}
+
+/// Batches in flight are read in part of a file, which tells itself whether it is whole.
+#[test]
+fn a_file_of_batches_in_flight_with_another_byte_is_named_and_nothing_is_restored() {
+    let directory = Directory::new("golden-damaged");
+    let damaged = directory.path().join("damaged");
+    assert!(Command::new("cp").arg("-r").args([golden("unaligned-v1"), damaged.clone()]).status().unwrap().success());
+    let files = std::fs::read_dir(&damaged).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.filter(|path| path.to_str().unwrap().contains("in-flight-")).min().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 4;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let line = format!("run {} --rest-port 0 --start-timeout 1 -s damaged", golden("unaligned.yaml").display());
+    let ran = directory.run(&line);
+    let last = ran.err.lines().last().unwrap();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(last.contains("StateUnreadable") && last.contains(name) && last.contains("their checksum is"), "{last}");
+}
