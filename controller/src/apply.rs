@@ -116,7 +116,13 @@ pub async fn write_status(client: &Client, job: &StreamJob, status: &StreamJobSt
     written.map_err(|source| ApplyError::Api { action: format!("write the status of {name}"), source })
 }
 
-async fn create_owned<K>(client: &Client, namespace: &str, job: &StreamJob, object: &K) -> Result<(), ApplyError>
+/// Creates an object of a StreamJob, unless it is there.
+pub(crate) async fn create_owned<K>(
+    client: &Client,
+    namespace: &str,
+    job: &StreamJob,
+    object: &K,
+) -> Result<(), ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -165,7 +171,7 @@ async fn delete_program(client: &Client, namespace: &str, name: &str) -> Result<
 }
 
 /// 404: gone already. 409: another object has that name now.
-fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> Result<(), ApplyError> {
+pub(crate) fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> Result<(), ApplyError> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other.map_err(|source| ApplyError::Api { action: action(), source }),

@@ -17,7 +17,7 @@ use sluice_crds::StreamJob;
 use std::collections::BTreeMap;
 
 /// The metadata of an object named `name` that belongs to `job`.
-fn metadata(job: &StreamJob, name: String, extra: &[(&str, String)]) -> ObjectMeta {
+pub(crate) fn metadata(job: &StreamJob, name: String, extra: &[(&str, String)]) -> ObjectMeta {
     let mut labels = names::labels(job.metadata.name.as_deref().unwrap_or_default());
     labels.extend(extra.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
     ObjectMeta {

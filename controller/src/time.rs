@@ -22,6 +22,12 @@ pub fn to_micro_time(at: Timestamp) -> MicroTime {
     MicroTime(to_jiff(at))
 }
 
+/// To the second, as part of a name: `20261130-030000`, in UTC.
+#[must_use]
+pub fn compact(at: Timestamp) -> String {
+    to_jiff(at).strftime("%Y%m%d-%H%M%S").to_string()
+}
+
 /// From Kubernetes' time.
 #[must_use]
 pub fn from_time(at: &Time) -> Timestamp {

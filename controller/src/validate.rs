@@ -1,6 +1,7 @@
 //! Step 2: the spec that would run, frozen (C3), or why it cannot. Pure.
 //!
-//! Frozen means: SQL inlined, and nothing in it that may change without a redeployment (the desired state).
+//! Frozen means: SQL inlined, and nothing in it that may change without a redeployment (the desired state, periodic
+//! savepoints).
 
 use crate::build::names;
 use crate::facts::{Program, Rejection};
@@ -41,6 +42,7 @@ pub fn validate_program(job: &StreamJob, sql: Option<SqlText>) -> Result<Program
 fn freeze(job: &StreamJob, sql: Option<SqlText>) -> Result<StreamJobSpec, Rejection> {
     let mut spec = job.spec.clone();
     spec.state = DesiredState::Running;
+    spec.savepoints = None;
     if let Some(from) = &job.spec.program.sql_from {
         let text = inline(&from.config_map_key_ref, sql.unwrap_or(SqlText::NoConfigMap))?;
         spec.program = ProgramSpec { sql: Some(text), sql_from: None };
@@ -109,6 +111,10 @@ mod tests {
         let running = job(json!({"program": {"sql": "a"}}));
         let suspended = job(json!({"program": {"sql": "a"}, "state": "Suspended"}));
         assert_eq!(validate_program(&running, None), validate_program(&suspended, None));
+        let stored = json!({"interval": "2s", "storage": "s3://b/p"});
+        let plain = job(json!({"program": {"sql": "a"}, "checkpointing": stored}));
+        let saved = job(json!({"program": {"sql": "a"}, "checkpointing": stored, "savepoints": {"interval": "1h"}}));
+        assert_eq!(validate_program(&plain, None), validate_program(&saved, None));
         let other = job(json!({"program": {"sql": "b"}}));
         assert_ne!(validate_program(&running, None), validate_program(&other, None));
     }

@@ -7,18 +7,22 @@
 //! The map:
 //! - [`spec`]: what the user writes. [`status`]: what the controller answers. [`savepoint`]: both, of a Savepoint.
 //! - [`manifest`]: [`parse_manifest`], text to [`StreamJob`], refusing what it does not know.
+//! - [`periodic`]: savepoints that a StreamJob takes by itself, [`schedule`]: when cron has it.
 //! - [`validate`]: limits over effective values. [`pod_template`]: the strict reading of `podTemplate`.
 //! - [`schema`]: [`all_crds`], the CustomResourceDefinitions as they are installed.
 
 pub mod manifest;
+pub mod periodic;
 pub mod pod_template;
 pub mod savepoint;
+pub mod schedule;
 pub mod schema;
 pub mod spec;
 pub mod status;
 pub mod validate;
 
 pub use manifest::{ManifestError, parse_manifest, to_yaml};
+pub use periodic::{HistoryLimit, PeriodicSavepointsSpec};
 pub use savepoint::{Savepoint, SavepointPhase, SavepointSpec, SavepointStatus, SnapshotKind};
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};

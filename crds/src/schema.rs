@@ -71,6 +71,16 @@ const RULES: &[Rule] = &[
         message: "exactly one of sql and sqlFrom must be set",
     },
     Rule {
+        at: "spec",
+        rule: "!has(self.savepoints) || has(self.checkpointing)",
+        message: "savepoints needs checkpointing: without it the job stores no state",
+    },
+    Rule {
+        at: "spec/savepoints",
+        rule: "has(self.interval) != has(self.schedule)",
+        message: "exactly one of interval and schedule must be set",
+    },
+    Rule {
         at: "spec/restartStrategy",
         rule: "[has(self.fixedDelay), has(self.failureRate), has(self.none)].filter(x, x).size() == 1",
         message: "exactly one of fixedDelay, failureRate and none must be set",
@@ -101,6 +111,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("spec/checkpointing/storageOptions/endpoint", json!({"pattern": "^https?://.+"})),
         ("spec/restartStrategy/failureRate/maxFailures", json!({"minimum": 1})),
         ("spec/restore/from", json!({"pattern": "^(file:///.+|s3://[^/]+/.+)$"})),
+        ("spec/savepoints/directory", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
+        ("spec/savepoints/historyLimit/count", json!({"minimum": 1, "maximum": 1000})),
         ("spec/taskManager/slots", json!({"minimum": 1, "maximum": 32768})),
     ]
 }
@@ -224,6 +236,10 @@ const NOT_NULL: &[&str] = &[
     "spec/restartStrategy/failureRate",
     "spec/restartStrategy/none",
     "spec/checkpointing/storageOptions",
+    "spec/checkpointing",
+    "spec/savepoints",
+    "spec/savepoints/interval",
+    "spec/savepoints/schedule",
 ];
 
 #[cfg(test)]

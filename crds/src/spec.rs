@@ -4,6 +4,7 @@
 
 #![allow(clippy::duplicated_attributes, reason = "every printer column has a name, a type and a path")]
 
+use crate::periodic::PeriodicSavepointsSpec;
 use crate::status::StreamJobStatus;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube_derive::CustomResource;
@@ -91,6 +92,9 @@ pub struct StreamJobSpec {
     /// Where state lives while the job runs.
     #[serde(default)]
     pub state_backend: StateBackend,
+    /// Savepoints that are taken by themselves. Changing them restarts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub savepoints: Option<PeriodicSavepointsSpec>,
     /// What happens after a failure. Default: with checkpointing fixedDelay, 2147483647 attempts, 1s; else none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_strategy: Option<RestartStrategySpec>,

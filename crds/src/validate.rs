@@ -3,6 +3,7 @@
 //!
 //! An option that this version takes but cannot obey is refused by name rather than ignored.
 
+use crate::periodic::validate_savepoints;
 use crate::pod_template::{decode_pod_template, decode_strictly};
 use crate::spec::StreamJobSpec;
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -48,6 +49,7 @@ pub fn validate(spec: &StreamJobSpec) -> Vec<Problem> {
         validate_restart_strategy(strategy, &mut problems);
     }
     validate_pods(spec, &mut problems);
+    problems.0.extend(validate_savepoints(spec));
     problems.0
 }
 

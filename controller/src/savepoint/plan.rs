@@ -328,4 +328,4 @@ fn human_size(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

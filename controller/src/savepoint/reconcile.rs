@@ -1,5 +1,6 @@
 //! One pass over one Savepoint: facts, plan, status, request, in this order.
 
+use super::dispose::{Disposal, needs_finalizer, plan_disposal};
 use super::facts::{Facts, JobFacts};
 use super::plan::{Ask, plan};
 use super::status::{build_status, is_news};
@@ -16,16 +17,21 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use sluice_crds::{Savepoint, SavepointStatus};
-use sluice_protocol::{Generation, Timestamp};
+use sluice_protocol::{Generation, TimeSpan, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A pass without any cause, against what nobody thought of.
-const RESYNC: Duration = Duration::from_secs(300);
+pub(super) const RESYNC: Duration = Duration::from_secs(300);
 /// After an error.
-const RETRY: Duration = Duration::from_secs(5);
+pub(super) const RETRY: Duration = Duration::from_secs(5);
 /// After a conflict: the cache is about to catch up.
 const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+
+/// Holds a Savepoint until its files are removed.
+const FINALIZER: &str = "sluice.dev/dispose";
+/// While one that is being deleted is still being taken.
+const SETTLE_AGAIN: TimeSpan = TimeSpan::from_secs(2);
 
 /// Shared by all passes over Savepoints.
 pub(super) struct Shared {
@@ -60,22 +66,81 @@ pub(super) fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared
 async fn reconcile_savepoint(savepoint: &Savepoint, shared: &Shared) -> Result<Action, ApplyError> {
     let context = &shared.context;
     let facts = observe(savepoint, shared);
-    let plan = plan(&facts);
-    let status = build_status(&facts, &plan);
+    let has_finalizer = savepoint.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    let deleted_at = savepoint.metadata.deletion_timestamp.as_ref().map(time::from_time);
+    match deleted_at {
+        Some(_) if !has_finalizer => return Ok(Action::await_change()),
+        Some(since) => return finish(savepoint, shared, &facts, since).await,
+        None if needs_finalizer(&facts) != has_finalizer => {
+            set_finalizer(context, savepoint, !has_finalizer).await?;
+            // The change starts the next pass.
+            return Ok(Action::await_change());
+        }
+        None => {}
+    }
+    take(savepoint, shared, &facts).await
+}
+
+/// What is left to do about one that is being deleted.
+async fn finish(savepoint: &Savepoint, shared: &Shared, facts: &Facts, since: Timestamp) -> Result<Action, ApplyError> {
+    let context = &shared.context;
+    match plan_disposal(facts, since) {
+        Disposal::Release(occurrence) => {
+            context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
+            set_finalizer(context, savepoint, false).await?;
+            Ok(Action::await_change())
+        }
+        Disposal::Settle(deadline) => {
+            take(savepoint, shared, facts).await?;
+            Ok(next_pass(facts.now, Some(deadline.min(facts.now.plus(SETTLE_AGAIN)))))
+        }
+        Disposal::Wait { ask, wake_at } => {
+            ask_for(context, savepoint, &facts.status, ask.as_ref()).await;
+            Ok(next_pass(facts.now, Some(wake_at)))
+        }
+    }
+}
+
+/// The ordinary pass: the status first, then the request.
+async fn take(savepoint: &Savepoint, shared: &Shared, facts: &Facts) -> Result<Action, ApplyError> {
+    let context = &shared.context;
+    let plan = plan(facts);
+    let status = build_status(facts, &plan);
     if is_news(&facts.status, &status) {
         write_status(context, savepoint, &status).await?;
         context.metrics.count_status_write();
         let occurrence = plan.occurrence(&facts.status);
         context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
     }
-    if let Some(Ask { generation, id, command }) = &plan.ask {
-        let asked = job_id(savepoint, &status);
-        if let Err(error) = context.streams.execute(&asked, *generation, id, command).await {
-            tracing::warn!(id, "the JobManager did not take a request, it is asked again: {error}");
-        }
-    }
+    ask_for(context, savepoint, &status, plan.ask.as_ref()).await;
     context.metrics.count_pass("ok");
     Ok(next_pass(facts.now, plan.wake_at))
+}
+
+async fn ask_for(context: &Context, savepoint: &Savepoint, status: &SavepointStatus, ask: Option<&Ask>) {
+    let Some(Ask { generation, id, command }) = ask else { return };
+    let job = job_id(savepoint, status);
+    if let Err(error) = context.streams.execute(&job, *generation, id, command).await {
+        tracing::warn!(id, "the JobManager did not take a request, it is asked again: {error}");
+    }
+}
+
+/// Puts the finalizer on, or takes it off, over the object that was read.
+async fn set_finalizer(context: &Context, savepoint: &Savepoint, wanted: bool) -> Result<(), ApplyError> {
+    let name = savepoint.name_any();
+    let others = savepoint.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER);
+    let finalizers: Vec<_> = others.map(String::as_str).chain(wanted.then_some(FINALIZER)).collect();
+    let patch = json!({"metadata": {"resourceVersion": savepoint.resource_version(), "finalizers": finalizers}});
+    let api = Api::<Savepoint>::namespaced(context.client.clone(), &savepoint.namespace().unwrap_or_default());
+    let parameters = PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
+    let patched = api.patch_metadata(&name, &parameters, &Patch::Merge(&patch)).await;
+    match patched {
+        // Gone already.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other
+            .map(drop)
+            .map_err(|source| ApplyError::Api { action: format!("set finalizers of Savepoint {name}"), source }),
+    }
 }
 
 fn job_id(savepoint: &Savepoint, status: &SavepointStatus) -> sluice_protocol::JobId {
@@ -132,7 +197,8 @@ async fn write_status(context: &Context, savepoint: &Savepoint, status: &Savepoi
     written.map(drop).map_err(failed)
 }
 
-fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
+/// The time until the next pass.
+pub(super) fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
     let wait = at.map_or(RESYNC, |at| at.since(now).as_duration().max(Duration::from_millis(10)));
     Action::requeue(wait.min(RESYNC))
 }

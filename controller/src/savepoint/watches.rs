@@ -1,6 +1,6 @@
 //! What starts a pass over a Savepoint: a change of it, and whatever happens to the StreamJob it names.
 
-use crate::watches::{WatchedJob, log_errors};
+use crate::watches::{Jobs, WatchedJob, log_errors};
 use futures::{Stream, StreamExt};
 use kube::api::Api;
 use kube::core::DeserializeGuard;
@@ -8,11 +8,11 @@ use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use sluice_crds::Savepoint;
 use std::convert::Infallible;
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
 
 /// A Savepoint as it is watched: one that cannot be read does not stop the others.
 pub(crate) type WatchedSavepoint = DeserializeGuard<Savepoint>;
@@ -21,10 +21,14 @@ pub(crate) type Savepoints = Store<WatchedSavepoint>;
 /// What starts a pass.
 pub(super) type Request = Result<ReconcileRequest<WatchedSavepoint>, Infallible>;
 
-/// Watches Savepoints.
+/// What starts a pass over the periodic savepoints of a StreamJob.
+pub(super) type JobRequest = crate::watches::Request;
+
+/// Watches Savepoints; the StreamJobs that own those that change are told to `owners`.
 pub(super) fn watch_savepoints(
     client: &Client,
     namespace: Option<&str>,
+    owners: mpsc::UnboundedSender<JobRequest>,
 ) -> (Savepoints, impl Stream<Item = Request> + Send + 'static) {
     let (store, writer) = reflector::store();
     let api: Api<WatchedSavepoint> = crate::watches::api(client, namespace);
@@ -32,8 +36,17 @@ pub(super) fn watch_savepoints(
         .default_backoff()
         .modify(|savepoint| savepoint.managed_fields_mut().clear())
         .reflect(writer)
-        .filter_map(|event| {
-            let changed = match log_errors::<WatchedSavepoint>(event) {
+        .filter_map(move |event| {
+            let event = log_errors::<WatchedSavepoint>(event);
+            let changed = match &event {
+                Some(Event::Apply(savepoint) | Event::InitApply(savepoint) | Event::Delete(savepoint)) => {
+                    Some(savepoint)
+                }
+                _ => None,
+            };
+            // Closed only when the controller ends.
+            changed.and_then(owner).map(|job| owners.send(job));
+            let changed = match event {
                 Some(Event::Apply(savepoint) | Event::InitApply(savepoint)) => Some(savepoint),
                 _ => None,
             };
@@ -42,17 +55,42 @@ pub(super) fn watch_savepoints(
     (store, requests)
 }
 
+fn owner(savepoint: &WatchedSavepoint) -> Option<JobRequest> {
+    let owner = savepoint.meta().owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    (owner.kind == "StreamJob").then(|| {
+        crate::watches::request(ObjectRef::new(&owner.name).within(&savepoint.namespace().unwrap_or_default()))
+    })
+}
+
+/// StreamJobs to which something has happened; `None` where some were missed.
+fn touched_jobs(
+    touched: broadcast::Receiver<ObjectRef<WatchedJob>>,
+) -> impl Stream<Item = Option<ObjectRef<WatchedJob>>> + Send + 'static {
+    futures::stream::unfold(touched, async |mut touched| match touched.recv().await {
+        Ok(job) => Some((Some(job), touched)),
+        Err(RecvError::Lagged(_)) => Some((None, touched)),
+        Err(RecvError::Closed) => None,
+    })
+}
+
+/// The same as requests, where all StreamJobs are looked at when some were missed.
+pub(super) fn touched_requests(
+    touched: broadcast::Receiver<ObjectRef<WatchedJob>>,
+    jobs: Jobs,
+) -> impl Stream<Item = JobRequest> + Send + 'static {
+    touched_jobs(touched).flat_map(move |job| {
+        let all = || jobs.state().iter().map(|job| ObjectRef::from_obj(&**job)).collect();
+        let concerned = job.map_or_else(all, |job| vec![job]);
+        futures::stream::iter(concerned.into_iter().map(|job| Ok(ReconcileRequest::from(job))))
+    })
+}
+
 /// The Savepoints of StreamJobs to which something has happened.
 pub(super) fn of_touched_jobs(
     touched: broadcast::Receiver<ObjectRef<WatchedJob>>,
     savepoints: Savepoints,
 ) -> impl Stream<Item = Request> + Send + 'static {
-    let touched = futures::stream::unfold(touched, async |mut touched| match touched.recv().await {
-        Ok(job) => Some((Some(job), touched)),
-        Err(RecvError::Lagged(_)) => Some((None, touched)),
-        Err(RecvError::Closed) => None,
-    });
-    touched.flat_map(move |job| {
+    touched_jobs(touched).flat_map(move |job| {
         // Where some were missed, all are looked at.
         let is_concerned = |savepoint: &WatchedSavepoint| job.as_ref().is_none_or(|job| is_of(savepoint, job));
         let concerned = savepoints.state_filter(is_concerned);

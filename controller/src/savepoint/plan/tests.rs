@@ -5,7 +5,7 @@ use sluice_crds::SavepointSpec;
 use sluice_protocol::CheckpointId;
 use sluice_protocol::status::{JobStatus, RequestKind};
 
-const NOW: Timestamp = Timestamp(1_767_225_600_000);
+pub(crate) const NOW: Timestamp = Timestamp(1_767_225_600_000);
 const UID: &str = "12345678-aaaa-bbbb-cccc-0123456789ab";
 
 fn spec() -> SavepointSpec {
@@ -24,7 +24,7 @@ fn job() -> JobFacts {
 }
 
 /// A Savepoint that was just made, of a job that runs.
-fn fresh() -> Facts {
+pub(crate) fn fresh() -> Facts {
     Facts {
         now: NOW,
         uid: UID.to_owned(),
@@ -42,7 +42,7 @@ fn after(facts: &Facts, plan: &Plan) -> Facts {
 }
 
 /// One that the JobManager was asked for.
-fn asked() -> Facts {
+pub(crate) fn asked() -> Facts {
     let facts = fresh();
     after(&facts, &plan(&facts))
 }
