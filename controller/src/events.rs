@@ -1,4 +1,5 @@
-//! Kubernetes events (events.k8s.io/v1): what happened, once. An event that cannot be written is logged and fails
+//! Kubernetes events (events.k8s.io/v1): what happened, once. The same again is counted in one event by the recorder;
+//! an object that has too much to tell is cut short by [`Budget`]. An event that cannot be written is logged and fails
 //! nothing.
 
 use crate::build::names;
@@ -7,13 +8,24 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use sluice_crds::StreamJob;
+use sluice_protocol::{TimeSpan, Timestamp};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 /// Longer notes are refused by the API server.
 const NOTE: usize = 1_000;
 
+/// Events of one object in a row.
+const BURST: u32 = 25;
+/// Then one in this time.
+const REFILL: TimeSpan = TimeSpan::from_secs(60);
+/// Objects that are remembered before those with a full budget are forgotten.
+const REMEMBERED: usize = 4_096;
+
 /// Writes events.
 pub struct Events {
     recorder: Recorder,
+    budget: Mutex<Budget>,
 }
 
 impl Events {
@@ -21,7 +33,7 @@ impl Events {
     #[must_use]
     pub fn new(client: Client, pod: Option<String>) -> Self {
         let reporter = Reporter { controller: names::MANAGER.to_owned(), instance: pod };
-        Self { recorder: Recorder::new(client, reporter) }
+        Self { recorder: Recorder::new(client, reporter), budget: Mutex::default() }
     }
 
     /// Tells what happened to a StreamJob.
@@ -31,11 +43,24 @@ impl Events {
 
     /// Tells what happened to an object.
     pub async fn tell_of(&self, object: &ObjectReference, occurrences: &[Occurrence]) {
+        // The recorder takes another resourceVersion for another object, and would count nothing.
+        let object = &ObjectReference { resource_version: None, ..object.clone() };
         for occurrence in occurrences {
+            let Occurrence { reason, message, .. } = occurrence;
+            if !self.may_tell(object) {
+                tracing::info!(object = object.name, reason, "too many events, this one is only logged: {message}");
+                continue;
+            }
             if let Err(error) = self.recorder.publish(&build_event(occurrence), object).await {
-                tracing::warn!(object = object.name, occurrence.reason, "event could not be written: {error}");
+                tracing::warn!(object = object.name, reason, "event could not be written: {error}");
             }
         }
+    }
+
+    fn may_tell(&self, object: &ObjectReference) -> bool {
+        let key = object.uid.clone().unwrap_or_default();
+        // A panic elsewhere must not stop the controller: the map is whole at every step.
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(&key, crate::time::now())
     }
 }
 
@@ -49,6 +74,44 @@ fn build_event(Occurrence { warning, reason, action, message }: &Occurrence) -> 
     }
 }
 
+/// How many events each object may still write: [`BURST`], refilled by one every [`REFILL`]. Pure.
+#[derive(Debug, Default)]
+struct Budget {
+    objects: HashMap<String, Bucket>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    left: u32,
+    /// When the last one was refilled.
+    at: Timestamp,
+}
+
+impl Bucket {
+    fn refilled(self, now: Timestamp) -> Self {
+        let refilled = now.since(self.at).0 / REFILL.0;
+        let left = u64::from(self.left).saturating_add(refilled);
+        match u32::try_from(left) {
+            Ok(left) if left < BURST => Self { left, at: self.at.plus(TimeSpan(refilled * REFILL.0)) },
+            _ => Self { left: BURST, at: now },
+        }
+    }
+}
+
+impl Budget {
+    /// Whether the object may write one more.
+    fn take(&mut self, object: &str, now: Timestamp) -> bool {
+        if self.objects.len() >= REMEMBERED {
+            self.objects.retain(|_, bucket| bucket.refilled(now).left < BURST);
+        }
+        let bucket = self.objects.entry(object.to_owned()).or_insert(Bucket { left: BURST, at: now });
+        *bucket = bucket.refilled(now);
+        let may = bucket.left > 0;
+        bucket.left = bucket.left.saturating_sub(1);
+        may
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +119,87 @@ mod tests {
     use crate::plan::tests::{facts, job};
     use crate::validate::validate_program;
     use serde_json::json;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NOW: Timestamp = Timestamp(1_767_225_600_000);
+
+    #[test]
+    fn an_object_that_tells_too_much_is_cut_short_and_no_other() {
+        let mut budget = Budget::default();
+        let told = |budget: &mut Budget, object: &str, now| (0..100).filter(|_| budget.take(object, now)).count();
+        assert_eq!(told(&mut budget, "a", NOW), BURST as usize);
+        assert_eq!(told(&mut budget, "b", NOW), BURST as usize);
+        assert_eq!(told(&mut budget, "a", NOW.plus(TimeSpan(REFILL.0 - 1))), 0);
+        assert_eq!(told(&mut budget, "a", NOW.plus(TimeSpan(2 * REFILL.0 + 1))), 2);
+        assert_eq!(told(&mut budget, "a", NOW.plus(TimeSpan(3 * REFILL.0))), 1);
+        assert_eq!(told(&mut budget, "a", NOW.plus(TimeSpan(1_000 * REFILL.0))), BURST as usize);
+    }
+
+    #[test]
+    fn objects_that_are_silent_are_forgotten() {
+        let mut budget = Budget::default();
+        for number in 0..REMEMBERED {
+            assert!(budget.take(&number.to_string(), NOW));
+        }
+        assert!(budget.take("another", NOW.plus(REFILL)));
+        assert_eq!(budget.objects.len(), 1);
+    }
+
+    /// An API server that refuses every call, as a namespace that is being deleted does.
+    fn refusing(calls: &Arc<AtomicUsize>) -> Client {
+        let calls = Arc::clone(calls);
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+            let answer =
+                http::Response::builder().status(403).body(kube::client::Body::from(status.as_bytes().to_vec()));
+            futures::future::ready(answer)
+        });
+        Client::new(service, "default")
+    }
+
+    /// One that takes all.
+    fn accepting(calls: &Arc<Mutex<Vec<http::Method>>>) -> Client {
+        let calls = Arc::clone(calls);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            calls.lock().expect("no panic").push(request.method().clone());
+            async move { Ok::<_, kube::Error>(http::Response::new(request.into_body())) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn the_same_again_is_counted_in_one_event() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let events = Events::new(accepting(&calls), None);
+        for version in 0..5 {
+            let uid = Some("u".to_owned());
+            let resource_version = Some(version.to_string());
+            let namespace = Some("ns".to_owned());
+            let object = ObjectReference { uid, resource_version, namespace, ..ObjectReference::default() };
+            events.tell_of(&object, &[Occurrence::new(true, "Why", "because".to_owned())]).await;
+        }
+        let calls = calls.lock().expect("no panic");
+        let created = calls.iter().filter(|method| **method == http::Method::POST).count();
+        assert_eq!((created, calls.len()), (1, 5), "{calls:?}");
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_refused_fails_nothing_and_is_not_repeated() {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let events = Events::new(refusing(&calls), None);
+        let object = ObjectReference {
+            uid: Some("u".to_owned()),
+            namespace: Some("ns".to_owned()),
+            ..ObjectReference::default()
+        };
+        for number in 0..100 {
+            events.tell_of(&object, &[Occurrence::new(true, "Why", number.to_string())]).await;
+        }
+        let calls = calls.load(Ordering::Relaxed);
+        assert!(calls >= 1 && calls <= BURST as usize, "{calls} calls");
+    }
 
     /// From the manifest to the event, as the controller writes it when the revision begins.
     #[test]

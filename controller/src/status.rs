@@ -179,4 +179,6 @@ fn write_failure(record: &FailureRecord) -> StatusFailure {
 }
 
 #[cfg(test)]
+mod argocd;
+#[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
-//! The strict reading of `podTemplate`: the CRD leaves it open (a full PodTemplateSpec would make the CRD half a
+//! The strict reading of `podTemplate`, and what it may not touch ([`protected`]). The CRD leaves it open (a full PodTemplateSpec would make the CRD half a
 //! megabyte), so what is unknown or of a wrong type is found here, with its path.
+
+pub mod protected;
 
 use crate::validate::Problem;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -13,6 +15,16 @@ use serde_json::Value;
 /// A field that a PodTemplateSpec does not have, or a value of a wrong type, with its path.
 pub fn decode_pod_template(field: &str, value: &Value) -> Result<PodTemplateSpec, Problem> {
     decode_strictly(field, value)
+}
+
+/// What is wrong with a `podTemplate` for pods whose main container is `main`: it cannot be read, or it touches what is
+/// the controller's.
+#[must_use]
+pub fn validate_pod_template(field: &str, main: &str, value: &Value) -> Vec<Problem> {
+    match decode_pod_template(field, value) {
+        Ok(template) => protected::check(field, main, &template),
+        Err(problem) => vec![problem],
+    }
 }
 
 /// Reads a Kubernetes type, refusing fields that it does not have.

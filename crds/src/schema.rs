@@ -142,17 +142,26 @@ fn resources() -> Value {
     let quantities = json!({"type": "object", "additionalProperties": quantity});
     let claim = json!({
         "type": "object",
-        "properties": {"name": {"type": "string"}, "request": {"type": "string"}},
+        "properties": {
+            "name": {"type": "string", "description": "Of an entry of the pod's resourceClaims."},
+            "request": {"type": "string", "description": "Which of its requests; all when absent."},
+        },
         "required": ["name"],
     });
+    let described = |description: &str| {
+        let mut quantities = quantities.clone();
+        quantities["description"] = json!(description);
+        quantities
+    };
     json!({
         "type": "object",
         "properties": {
             "claims": {
                 "type": "array", "items": claim, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "description": "Resources of spec.resourceClaims that the container uses.",
             },
-            "limits": quantities,
-            "requests": quantities,
+            "limits": described("What it may use at most, such as cpu, memory and ephemeral-storage."),
+            "requests": described("What is set aside for it on its node."),
         },
     })
 }

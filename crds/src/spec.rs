@@ -55,6 +55,12 @@ use sluice_protocol::options::{
         json_path = ".status.lastCheckpoint.completedAt",
         description = "Time since the last completed checkpoint"
     ),
+    printcolumn(
+        name = "Revision",
+        type_ = "integer",
+        json_path = ".status.revision",
+        description = "Number of the effective spec that runs"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Message",

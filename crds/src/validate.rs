@@ -4,7 +4,7 @@
 //! An option that this version takes but cannot obey is refused by name rather than ignored.
 
 use crate::periodic::validate_savepoints;
-use crate::pod_template::{decode_pod_template, decode_strictly};
+use crate::pod_template::{decode_strictly, validate_pod_template};
 use crate::spec::StreamJobSpec;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use sluice_protocol::TimeSpan;
@@ -219,12 +219,13 @@ fn validate_pods(spec: &StreamJobSpec, problems: &mut Problems) {
         format!("is {timeout}, must be at least {MIN_HEARTBEAT_TIMEOUT}"),
     );
     let pods = [
-        ("spec.jobManager", &spec.job_manager.pod_template, &spec.job_manager.resources),
-        ("spec.taskManager", &spec.task_manager.pod_template, &spec.task_manager.resources),
+        ("spec.jobManager", "jobmanager", &spec.job_manager.pod_template, &spec.job_manager.resources),
+        ("spec.taskManager", "taskmanager", &spec.task_manager.pod_template, &spec.task_manager.resources),
     ];
-    for (field, template, resources) in pods {
+    for (field, main, template, resources) in pods {
         let place = format!("{field}.podTemplate");
-        problems.0.extend(template.as_ref().and_then(|template| decode_pod_template(&place, template).err()));
+        let template = template.iter().flat_map(|template| validate_pod_template(&place, main, template));
+        problems.0.extend(template);
         validate_resources(field, resources.as_ref(), problems);
     }
 }

@@ -8,14 +8,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use sluice_crds::pod_template::protected::PROGRAM_DIRECTORY;
+pub(super) use sluice_crds::pod_template::protected::PROGRAM_VOLUME;
 use sluice_crds::{StreamJob, StreamJobSpec};
 
-/// The volume of the frozen manifest.
-pub(super) const PROGRAM_VOLUME: &str = "program";
 /// The volume of `/tmp`, the one place a container may write to.
 pub(super) const TMP_VOLUME: &str = "tmp";
 
-const PROGRAM_DIRECTORY: &str = "/etc/sluice";
 const TERMINATION_MESSAGE: &str = "/dev/termination-log";
 const DIRECTIVE: &str = "SLUICE_DIRECTIVE";
 const FAILURES: &str = "SLUICE_FAILURES";

@@ -1,7 +1,8 @@
 //! The pods of a job: what they have in common, and the user's `podTemplate` merged in.
 //!
-//! The template may add to a pod (labels, volumes, sidecars, node selection, environment, limits); what the protocol
-//! rests on stays: names, owner, labels, restartPolicy Never, arguments and ports of the main container.
+//! Lists merge by their keys as Kubernetes' own do: containers, volumes and environment by name, mounts by path, ports by
+//! number; tolerations and a node selector are replaced. What the protocol rests on was refused by name before
+//! (`sluice_crds::pod_template::protected`), and is put back here all the same.
 
 use super::{containers, metadata, names};
 use crate::facts::Role;
@@ -92,9 +93,16 @@ fn pod_spec(container: Container, config_map: &str) -> PodSpec {
     }
 }
 
-/// Merges as Kubernetes does: maps by key, containers, volumes and environment by name.
+/// Merges as Kubernetes does. A volume of the same name is another source, not two in one.
 fn merge(own: Pod, template: PodTemplateSpec) -> Pod {
     let mut pod = own.clone();
+    let replaced = |volume: &Volume| {
+        let others = template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        volume.name != containers::PROGRAM_VOLUME && others.into_iter().any(|other| other.name == volume.name)
+    };
+    if let Some(volumes) = pod.spec.as_mut().and_then(|spec| spec.volumes.as_mut()) {
+        volumes.retain(|volume| !replaced(volume));
+    }
     let meta = template.metadata.unwrap_or_default();
     pod.metadata.annotations = meta.annotations;
     pod.metadata.labels.get_or_insert_default().extend(meta.labels.unwrap_or_default());
@@ -110,7 +118,8 @@ fn restore_own(pod: &mut Pod, own: Pod) {
     for own_container in own_spec.containers {
         if let Some(container) = spec.containers.iter_mut().find(|container| container.name == own_container.name) {
             container.args = own_container.args;
-            container.ports = own_container.ports;
+            container.command = own_container.command;
+            container.image = own_container.image;
             container.termination_message_path = own_container.termination_message_path;
         }
     }

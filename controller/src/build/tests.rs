@@ -69,13 +69,18 @@ fn the_program_is_an_immutable_config_map() {
 #[test]
 fn a_pod_template_adds_and_does_not_take_away() {
     let template = json!({
-        "metadata": {"labels": {"team": "web", "sluice.dev/generation": "9"}, "annotations": {"note": "x"}},
+        "metadata": {"labels": {"team": "web"}, "annotations": {"note": "x"}},
         "spec": {
-            "restartPolicy": "Always",
-            "nodeSelector": {"disk": "ssd"},
-            "volumes": [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "c"}}],
+            "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "irsa",
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+            "volumes": [
+                {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "c"}},
+                {"name": "tmp", "persistentVolumeClaim": {"claimName": "scratch"}},
+            ],
             "containers": [
-                {"name": "taskmanager", "args": ["other"], "env": [{"name": "RUST_LOG", "value": "debug"}],
+                {"name": "taskmanager", "env": [{"name": "RUST_LOG", "value": "debug"}],
+                 "ports": [{"name": "debug", "containerPort": 9000}], "livenessProbe": {"periodSeconds": 30},
                  "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints"}]},
                 {"name": "sidecar", "image": "sidecar:1"},
             ],
@@ -87,16 +92,46 @@ fn a_pod_template_adds_and_does_not_take_away() {
     assert_eq!(pod.metadata.annotations.expect("has annotations")["note"], "x");
     let spec = pod.spec.expect("has a spec");
     assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(spec.service_account_name.as_deref(), Some("irsa"));
     assert_eq!(spec.node_selector.expect("has one")["disk"], "ssd");
+    assert_eq!(spec.tolerations.map(|all| all.len()), Some(1));
+    assert!(spec.affinity.is_some());
     let volumes: Vec<_> = spec.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
-    assert_eq!(volumes, ["program", "tmp", "checkpoints"]);
+    assert_eq!(volumes, ["program", "checkpoints", "tmp"]);
+    let scratch = &spec.volumes.iter().flatten().last().expect("is there");
+    assert!(scratch.empty_dir.is_none() && scratch.persistent_volume_claim.is_some(), "one source: {scratch:?}");
     let containers: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
     assert_eq!(containers, ["taskmanager", "sidecar"]);
     let main = &spec.containers[0];
     assert_eq!(main.args.as_ref().expect("has arguments")[0], "taskmanager");
     let env: Vec<_> = main.env.iter().flatten().map(|env| env.name.as_str()).collect();
     assert_eq!(env, ["POD_IP", "RUST_LOG"]);
+    let ports: Vec<_> = main.ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
+    assert_eq!(ports, ["data", "rest", "debug"]);
+    let probe = main.liveness_probe.as_ref().expect("has one");
+    assert!(probe.period_seconds == Some(30) && probe.http_get.is_some(), "{probe:?}");
     assert_eq!(main.volume_mounts.as_ref().map(Vec::len), Some(3));
+}
+
+/// Whatever the controller sets in a pod that it looks at later is among what a template may not touch.
+#[test]
+fn what_the_controller_rests_on_is_protected() {
+    use sluice_crds::pod_template::protected::{ENVIRONMENT, LABEL_DOMAIN, LABELS, MAIN_CONTAINERS, PORTS};
+    for role in [Role::JobManager, Role::TaskManager(0)] {
+        let pod = pod(&json!({}), role);
+        for label in pod.metadata.labels.expect("has labels").keys() {
+            assert!(label.starts_with(LABEL_DOMAIN) || LABELS.contains(&label.as_str()), "{label}");
+        }
+        let main = &pod.spec.expect("has a spec").containers[0];
+        assert!(MAIN_CONTAINERS.contains(&main.name.as_str()));
+        assert!(main.env.iter().flatten().all(|variable| ENVIRONMENT.contains(&variable.name.as_str())));
+        assert!(
+            main.ports
+                .iter()
+                .flatten()
+                .all(|port| port.name.as_ref().is_some_and(|name| PORTS.contains(&name.as_str())))
+        );
+    }
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn running_pod(plan: &PodPlan) -> PodFacts {
 }
 
 /// A job of generation 1 that runs, with a report.
-fn running() -> Facts {
+pub(crate) fn running() -> Facts {
     let first = facts();
     let mut facts = after(&first, &plan(&first));
     facts.report = Some(JobStatus {

@@ -114,7 +114,8 @@ async fn take(savepoint: &Savepoint, shared: &Shared, facts: &Facts) -> Result<A
     }
     ask_for(context, savepoint, &status, plan.ask.as_ref()).await;
     context.metrics.count_pass("ok");
-    Ok(next_pass(facts.now, plan.wake_at))
+    // One that has ended is looked at when it changes.
+    Ok(if plan.reason.is_none() { Action::await_change() } else { next_pass(facts.now, plan.wake_at) })
 }
 
 async fn ask_for(context: &Context, savepoint: &Savepoint, status: &SavepointStatus, ask: Option<&Ask>) {
@@ -202,3 +203,6 @@ pub(super) fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
     let wait = at.map_or(RESYNC, |at| at.since(now).as_duration().max(Duration::from_millis(10)));
     Action::requeue(wait.min(RESYNC))
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,7 @@ fn the_schema_is_structural() {
 #[test]
 fn names_columns_and_subresource() {
     let columns = [
-        &["State", "Ready", "Restarts", "Checkpoint", "Checkpointed", "Age", "Message"] as &[&str],
+        &["State", "Ready", "Restarts", "Checkpoint", "Checkpointed", "Revision", "Age", "Message"] as &[&str],
         &["Job", "Kind", "Phase", "Path", "Size", "Took", "Age", "Message"],
     ];
     for (((crd, _), short_name), columns) in all().iter().zip(["sj", "sp"]).zip(columns) {
@@ -80,3 +80,40 @@ fn names_columns_and_subresource() {
         assert_eq!(written.iter().map(|column| &column["name"]).collect::<Vec<_>>(), columns);
     }
 }
+
+/// `kubectl explain` says something of each field.
+#[test]
+fn every_field_is_described() {
+    fn walk(place: &str, schema: &Value) {
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            let place = format!("{place}.{name}");
+            let described = property["description"].as_str().is_some_and(|text| !text.trim().is_empty());
+            assert!(described, "{place} has no description");
+            walk(&place, property);
+        }
+        for inner in ["items", "additionalProperties"].into_iter().filter_map(|key| schema.get(key)) {
+            walk(&format!("{place}[]"), inner);
+        }
+    }
+    for (mut crd, _) in all() {
+        walk("", schema_of(&mut crd));
+    }
+}
+
+/// An option with a default shows it: `kubectl get -o yaml` holds what is obeyed.
+#[test]
+fn defaults_are_visible() {
+    for ((mut crd, _), places) in all().into_iter().zip([
+        &["parallelism", "maxParallelism", "state", "stateBackend", "checkpointing/timeout", "taskManager/slots"]
+            as &[&str],
+        &["kind", "timeout", "backoffLimit", "disposeOnDelete"],
+    ]) {
+        let schema = schema_of(&mut crd);
+        for place in places {
+            let at = property(schema, &format!("spec/{place}")).expect("is there");
+            assert!(at.get("default").is_some(), "{place} shows no default");
+        }
+    }
+}
+
+mod rules;
