@@ -222,11 +222,11 @@ async fn a_savepoint_copied_to_another_bucket_starts_another_job_there() {
     let manifest = |name: &str, server: &S3Address| {
         let storage = format!("s3://{}/jobs", server.bucket);
         let options = format!("storageOptions: {{endpoint: \"{}\", pathStyle: true}}", server.endpoint);
-        manifest(name, &format!(", storage: \"{storage}\", {options}")).replace("n % 11", "n % 5003")
+        manifest(name, &format!(", storage: \"{storage}\", {options}")).replace("n % 11", "n % 20011")
     };
     let first = place.write("first.yaml", &manifest("first", &home.address()));
     let mut job = place.run("first", &first, &[]);
-    job.wait_for_rows(20_000);
+    job.wait_for_rows(40_000);
     let path = job.answer(&["stop", "--savepoint-to", "s3://home/savepoints"]);
     assert!(job.process.wait(Duration::from_secs(20)).success());
     let savepoint = path.strip_prefix("s3://home/").expect("an address in the bucket");
@@ -236,7 +236,7 @@ async fn a_savepoint_copied_to_another_bucket_starts_another_job_there() {
     let second = place.write("second.yaml", &manifest("second", &archive.address()));
     let mut job = place.run("second", &second, &["-s", "s3://archive/2026/november", "--parallelism", "3"]);
     assert!(job.process.wait(Duration::from_secs(60)).success(), "{}", job.process.log());
-    assert_eq!(printed(&job.process.log()), expected(5003));
+    assert_eq!(printed(&job.process.log()), expected(20011));
     let kept = open_store(&archive.address(), "2026/november").list("", None).await.expect("its keys");
     assert_eq!(kept.len(), objects, "a foreign snapshot is never removed");
 }

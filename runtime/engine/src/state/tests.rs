@@ -1,8 +1,8 @@
 //! The table under churn, the isolation of snapshots, and the files.
 
+mod all_kinds;
 mod conformance;
 mod fit;
-mod lists;
 
 use super::file::{KEY_GROUP, read_keyed_state};
 use super::*;

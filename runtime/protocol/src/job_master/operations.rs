@@ -127,6 +127,12 @@ impl Operations {
         self.waiting.retain(|(_, running)| !is_meant(&running.purpose));
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
     /// Whether background work is under way.
     pub(super) fn has_background(&self) -> bool {
         self.running.values().any(|running| running.purpose.is_background())

@@ -2,6 +2,7 @@
 //! overtakes is the simulation's part.
 
 mod bench;
+mod deletes;
 mod restore;
 mod savepoints;
 

@@ -1,5 +1,6 @@
 //! One suite for all state backends: what is stored incrementally and restored, at any parallelism and on any backend,
-//! is what the table held when it was frozen, whatever became of the checkpoints between.
+//! is what the table held when it was frozen, whatever became of the checkpoints between. Other kinds of state, and
+//! savepoints, are added by [`super::all_kinds`].
 
 use super::*;
 use crate::operator::{KeyedPiece, RestoredKeyed, WriteOptions};
@@ -12,7 +13,7 @@ const KEY_GROUPS: u16 = 16;
 type Model = BTreeMap<Option<i64>, u64>;
 
 /// The backends under test, each with a name.
-fn backends() -> Vec<(&'static str, StateBackend)> {
+pub(super) fn backends() -> Vec<(&'static str, StateBackend)> {
     vec![("Hash", StateBackend::Hash), ("Disk", StateBackend::Disk(space()))]
 }
 

@@ -70,6 +70,8 @@ pub(super) struct Store {
     pub(super) drops_ledger_puts: bool,
     /// Entries beyond this number have no effect, and no answer.
     pub(super) keeps_entries: Option<u64>,
+    /// Deletes have no effect, and fail.
+    pub(super) refuses_deletes: bool,
     /// Whether the credentials do not allow to list uploads.
     pub(super) hides_uploads: bool,
 }
@@ -118,7 +120,8 @@ impl Store {
 
     fn execute(&mut self, operation: StoreOperation) -> StoreReply {
         self.operations += 1;
-        if self.lose(&operation) || self.is_away {
+        let refused = self.refuses_deletes && matches!(operation, StoreOperation::Delete { .. });
+        if self.lose(&operation) || self.is_away || refused {
             let message = "connection refused".to_owned();
             return StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message });
         }
@@ -239,6 +242,11 @@ impl Bench {
 
     pub(super) fn status(&self) -> &JobStatus {
         self.master.status()
+    }
+
+    /// Store operations under way or waiting.
+    pub(super) fn store_operations(&self) -> usize {
+        self.master.operations.len()
     }
 
     pub(super) fn state(&self) -> JobState {
