@@ -14,6 +14,7 @@ mod control;
 mod demo;
 mod error;
 mod logging;
+mod narrator;
 mod output;
 mod plan;
 mod processes;

@@ -1,5 +1,7 @@
-//! The line on a terminal that tells how a local job is doing; nothing where standard error is no terminal.
+//! The line on a terminal that tells how a local job is doing, not drawn where standard error is no terminal; above it,
+//! and in logs, what goes wrong.
 
+use crate::narrator::Narrator;
 use crate::output;
 use crate::run::Painter;
 use sluice_node::edge::now;
@@ -27,11 +29,16 @@ impl Progress {
         Self { gauge: Arc::new(Mutex::new(gauge)) }
     }
 
-    /// What draws the line.
+    /// What draws the line and tells the news.
     pub(crate) fn painter(&self) -> Painter {
         let gauge = Arc::clone(&self.gauge);
+        let mut narrator = Narrator::default();
         Box::new(move |status, tasks| {
-            if let Some(gauge) = gauge.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            let mut gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);
+            for line in narrator.news(status, now()) {
+                show(&format!("{}{line}\n", if gauge.is_some() { CLEAR_LINE } else { "" }));
+            }
+            if let Some(gauge) = gauge.as_mut() {
                 show(&format!("{CLEAR_LINE}{}", output::fitted(&gauge.line(status, tasks))));
             }
         })

@@ -24,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 /// Where checkpoints go when neither the manifest nor the command line names a place.
 const DEFAULT_CHECKPOINT_DIRECTORY: &str = "sluice-checkpoints";
 
+/// How long a stop may take beyond the timeout of its checkpoint; without checkpoints, at all.
+const STOP_MARGIN: Duration = Duration::from_secs(30);
+
 /// What a shell reports of a process that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
@@ -177,6 +180,8 @@ pub(crate) enum End {
     Job(ExitRecord),
     /// A second Ctrl-C ended the process.
     Abandoned,
+    /// The stop took longer than this.
+    Overdue(Duration),
 }
 
 impl End {
@@ -185,6 +190,7 @@ impl End {
         match self {
             Self::Job(record) => record.kind.code(),
             Self::Abandoned => INTERRUPTED,
+            Self::Overdue(_) => ExitKind::Internal.code(),
         }
     }
 }
@@ -192,6 +198,7 @@ impl End {
 /// Waits for the job's end, passing on Ctrl-C and SIGTERM.
 pub(crate) async fn drive(run: LocalRun, switches: &Switches) -> Result<End, CommandError> {
     let mut signals = Signals::new()?;
+    let patience = stop_timeout(&run);
     let mut ended = tokio::spawn(run_local(run));
     let joined = |result: Result<ExitRecord, tokio::task::JoinError>| {
         result.map(End::Job).map_err(|error| Failure::restart("Panicked", Fault::Internal, error.to_string()).into())
@@ -202,14 +209,21 @@ pub(crate) async fn drive(run: LocalRun, switches: &Switches) -> Result<End, Com
     }
     output::complain("\nstopping with a last checkpoint; Ctrl-C again ends at once");
     switches.stop.cancel();
-    tokio::select! {
+    let end = tokio::select! {
         result = &mut ended => return joined(result),
-        () = signals.next() => {}
-    }
+        () = signals.next() => End::Abandoned,
+        () = tokio::time::sleep(patience) => End::Overdue(patience),
+    };
     switches.abandon.cancel();
     // What the job still wants to say is not waited for: the person has asked twice.
     let _ = tokio::time::timeout(Duration::from_millis(100), &mut ended).await;
-    Ok(End::Abandoned)
+    Ok(end)
+}
+
+/// How long a stop may take: a store that takes nothing, such as a full disk, would hold it up for ever.
+fn stop_timeout(run: &LocalRun) -> Duration {
+    let checkpoint = run.options.checkpointing.as_ref().map(|checkpointing| checkpointing.timeout);
+    checkpoint.map_or(Duration::ZERO, |timeout| Duration::from_millis(timeout.0)) + STOP_MARGIN
 }
 
 /// Says how it ended; `resume` is the command that goes on.
@@ -221,6 +235,10 @@ pub(crate) fn conclude(end: &End, resume: &str) {
             _ => output::complain(&format!("error: {}: {}", record.reason, record.message)),
         },
         End::Abandoned => output::complain(&format!("ended at once; resume with: {resume}")),
+        End::Overdue(timeout) => output::complain(&format!(
+            "error: the job did not stop within {} s; its last completed checkpoint stands\nresume with: {resume}",
+            timeout.as_secs()
+        )),
     }
 }
 

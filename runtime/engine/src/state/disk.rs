@@ -18,6 +18,7 @@ use crate::error::TaskError;
 use crate::operator::SnapshotWriter;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
+use fjall::Keyspace;
 use frozen::FrozenDiskTable;
 use hashbrown::HashTable;
 use sluice_protocol::key_group::encode;
@@ -60,6 +61,8 @@ struct Found {
     words: Vec<u64>,
     /// The period in which each was changed last, `None` for new keys.
     periods: Vec<Option<u64>>,
+    /// Slots in the order of their keys: neighbours lie in the same blocks and in the same places of the write buffer.
+    sorted: Vec<u32>,
     /// Slots by the hashes of their keys.
     slots: HashTable<(u64, u32)>,
 }
@@ -70,7 +73,26 @@ impl Found {
         self.ends.clear();
         self.words.clear();
         self.periods.clear();
+        self.sorted.clear();
         self.slots.clear();
+    }
+
+    /// Reads what the table holds of all keys.
+    fn read(&mut self, rows: &Keyspace, width: usize) -> Result<(), TaskError> {
+        let count = self.ends.len();
+        let mut sorted = std::mem::take(&mut self.sorted);
+        sorted.extend(0..count as u32);
+        sorted.sort_unstable_by(|a, b| self.key(*a as usize).cmp(self.key(*b as usize)));
+        self.words.resize(count * width, 0);
+        self.periods.resize(count, None);
+        for slot in &sorted {
+            let slot = *slot as usize;
+            if let Some(value) = rows.get(self.key(slot)).map_err(failed)? {
+                self.periods[slot] = Some(read_value(&value, &mut self.words[slot * width..][..width])?);
+            }
+        }
+        self.sorted = sorted;
+        Ok(())
     }
 
     fn key(&self, slot: usize) -> &[u8] {
@@ -141,24 +163,7 @@ impl DiskKeyedTable {
         found.keys.extend_from_slice(key);
         found.ends.push(found.keys.len());
         found.slots.insert_unique(hash, (hash, slot), |(hash, _)| *hash);
-        self.read(slot as usize)?;
         Ok(slot)
-    }
-
-    fn read(&mut self, slot: usize) -> Result<(), TaskError> {
-        let value = self.keyspaces.rows.get(self.found.key(slot)).map_err(failed)?;
-        let width = self.layout.words;
-        match value {
-            Some(value) => {
-                let period = read_value(&value, width, &mut self.found.words)?;
-                self.found.periods.push(Some(period));
-            }
-            None => {
-                self.found.words.resize((slot + 1) * width, 0);
-                self.found.periods.push(None);
-            }
-        }
-        Ok(())
     }
 
     fn find_bigint(&mut self, column: &dyn Array, touched: &mut TouchedKeys) -> Result<(), TaskError> {
@@ -203,9 +208,10 @@ impl KeyedTable for DiskKeyedTable {
     fn find(&mut self, key: Option<&dyn Array>, touched: &mut TouchedKeys) -> Result<(), TaskError> {
         self.found.clear();
         match key {
-            Some(column) if self.layout.is_bigint() => self.find_bigint(column, touched),
-            _ => self.find_encoded(touched),
+            Some(column) if self.layout.is_bigint() => self.find_bigint(column, touched)?,
+            _ => self.find_encoded(touched)?,
         }
+        self.found.read(&self.keyspaces.rows, self.layout.words)
     }
 
     fn load(&self, _: &TouchedKeys, words: &mut Vec<u64>) {
@@ -215,9 +221,10 @@ impl KeyedTable for DiskKeyedTable {
 
     fn store(&mut self, _: &TouchedKeys, words: &[u64], fates: &[Fate]) -> Result<(), TaskError> {
         let mut writes = self.keyspaces.writes();
-        let words = words.chunks_exact(self.layout.words);
-        for (slot, (words, fate)) in words.zip(fates).enumerate() {
-            let (key, last) = (self.found.key(slot), self.found.periods[slot]);
+        for slot in &self.found.sorted {
+            let slot = *slot as usize;
+            let words = &words[slot * self.layout.words..][..self.layout.words];
+            let (fate, key, last) = (&fates[slot], self.found.key(slot), self.found.periods[slot]);
             let is_gone = *fate == Fate::Remove;
             if *fate == Fate::Keep || (is_gone && last.is_none()) {
                 continue;
@@ -270,13 +277,13 @@ fn value_of(words: &[u64], period: u64) -> Vec<u8> {
     words.iter().chain([&period]).flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Appends the accumulators in a row's value; returns the period.
-fn read_value(value: &[u8], width: usize, words: &mut Vec<u64>) -> Result<u64, TaskError> {
+/// Reads the accumulators in a row's value; returns the period.
+fn read_value(value: &[u8], words: &mut [u64]) -> Result<u64, TaskError> {
     let (read, rest) = value.as_chunks::<8>();
-    let Some((period, accumulators)) = read.split_last().filter(|(_, rest)| rest.len() == width) else {
-        let found = value.len() + rest.len();
+    let Some((period, accumulators)) = read.split_last().filter(|(_, read)| read.len() == words.len()) else {
+        let (found, width) = (value.len() + rest.len(), words.len());
         return Err(TaskError::Internal(format!("a row of keyed state on disk has {found} bytes, not {width} words")));
     };
-    words.extend(accumulators.iter().map(|word| u64::from_le_bytes(*word)));
+    words.iter_mut().zip(accumulators).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
     Ok(u64::from_le_bytes(*period))
 }

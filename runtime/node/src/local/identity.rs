@@ -13,7 +13,9 @@ use sluice_protocol::{Generation, JobId};
 use std::time::Duration;
 use tracing::warn;
 
-const PAUSE: Duration = Duration::from_secs(1);
+/// Between tries; it grows with each.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the run is.
 pub(super) struct Identity {
@@ -32,6 +34,7 @@ pub(super) async fn take(
     name: &str,
     start: &LocalStart,
 ) -> Result<Identity, Failure> {
+    let mut pause = FIRST_PAUSE;
     loop {
         let failure = match try_take(storage, namespace, name, start).await {
             Ok(identity) => return Ok(identity),
@@ -42,7 +45,8 @@ pub(super) async fn take(
             return Err(Failure::user("StorageRefused", failure.message));
         }
         warn!("waiting for the checkpoint storage: {failure}");
-        tokio::time::sleep(jittered(PAUSE)).await;
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -94,11 +94,10 @@ struct Chunk {
 
 impl Chunk {
     fn push(&mut self, key: UserKey, value: Option<&[u8]>) -> Result<(), TaskError> {
-        match value {
-            Some(value) => {
-                read_value(value, self.width, &mut self.words)?;
-            }
-            None => self.words.resize(self.words.len() + self.width, 0),
+        let start = self.words.len();
+        self.words.resize(start + self.width, 0);
+        if let Some(value) = value {
+            read_value(value, &mut self.words[start..])?;
         }
         self.keys.push(key);
         self.deleted.push(value.is_none());

@@ -18,8 +18,15 @@ const PREFIX: &str = "sluice-state-";
 /// The locked file in each.
 const LOCK: &str = "lock";
 
-/// Writes to a table that are kept in memory before they go to disk.
-const ROWS_BUFFER: u64 = 16 << 20;
+/// Writes to a table that are kept in memory before they go to disk: few large files are merged less often than many
+/// small ones.
+const ROWS_BUFFER: u64 = 64 << 20;
+
+/// The same where a process has many tables.
+const LEAST_ROWS_BUFFER: u64 = 16 << 20;
+
+/// What the tables of a process share.
+const SHARED_BUFFER: u64 = 256 << 20;
 
 /// As above, of its changes.
 const CHANGES_BUFFER: u64 = 4 << 20;
@@ -138,7 +145,8 @@ impl Keyspaces {
             let options = || KeyspaceCreateOptions::default().max_memtable_size(buffer).manual_journal_persist(true);
             database.keyspace(&format!("{kind}-{number}"), options).map_err(failed)
         };
-        let (rows, changes) = (make("rows", ROWS_BUFFER)?, make("changes", CHANGES_BUFFER)?);
+        let buffer = (SHARED_BUFFER / (number + 1)).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
+        let (rows, changes) = (make("rows", buffer)?, make("changes", CHANGES_BUFFER)?);
         Ok(Self { rows, changes, database, garbage: Mutex::default(), _space: Arc::clone(space) })
     }
 
