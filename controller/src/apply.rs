@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sluice_crds::{Problem, StreamJob, StreamJobStatus};
+use sluice_protocol::Generation;
+use sluice_protocol::job_master::Command;
 use std::fmt::Debug;
 
 /// Why a plan could not be carried out. All are tried again.
@@ -90,13 +92,44 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
         delete_program(client, &namespace, name).await?;
     }
     if let Some(command) = command {
-        let request_id = format!("controller-{command:?}-{}", memory.generation);
+        let request_id = request_id(command, memory.generation);
         let asked = context.streams.execute(&names::job_id(job), memory.generation, &request_id, command).await;
         if let Err(error) = asked {
             tracing::warn!(?command, "the JobManager did not take a command, it is asked again: {error}");
         }
     }
     Ok(())
+}
+
+/// Names what is asked: the JobManager hands each on once. What must be asked again has another name.
+fn request_id(command: &Command, generation: Generation) -> String {
+    match command {
+        Command::Stop | Command::Cancel => format!("controller-{command:?}-{generation}"),
+        Command::Savepoint(request) => format!("controller-savepoint-{}", request.id),
+        Command::TriggerCheckpoint { id } | Command::Dispose { id, .. } => format!("controller-{id}"),
+        Command::Reconfigure(options) => format!("controller-options-{}", options.id),
+    }
+}
+
+/// Puts or removes the finalizer: of the StreamJob as it was read, so that what others put meanwhile stays.
+///
+/// # Errors
+/// The API server refuses or does not answer; a StreamJob that is gone is no error.
+pub async fn write_finalizers(client: &Client, job: &StreamJob, put: bool) -> Result<(), ApplyError> {
+    let name = job.name_any();
+    let mut finalizers: Vec<_> = job.finalizers().iter().filter(|one| *one != names::FINALIZER).cloned().collect();
+    if put {
+        finalizers.push(names::FINALIZER.to_owned());
+    }
+    let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
+    let jobs = Api::<StreamJob>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
+    let parameters = PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
+    match jobs.patch_metadata(&name, &parameters, &Patch::Merge(&patch)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        written => written
+            .map(drop)
+            .map_err(|source| ApplyError::Api { action: format!("write the finalizers of {name}"), source }),
+    }
 }
 
 /// Writes a status over the one that was read: a status that another has written meanwhile is a conflict.

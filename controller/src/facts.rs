@@ -1,12 +1,12 @@
 //! The facts that a plan is made of: plain data, read by `observe`, taken from nowhere else.
 
-use sluice_crds::{StreamJobSpec, StreamJobState};
+use sluice_crds::{DeletionSpec, StabilitySpec, StopCause, StreamJobSpec, StreamJobState, UpgradeSpec};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::Directive;
 use sluice_protocol::options::DesiredState;
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{CheckpointInfo, JobStatus};
-use sluice_protocol::{Generation, Timestamp};
+use sluice_protocol::{Attempt, Generation, Timestamp};
 
 /// Everything that decides what happens to one StreamJob.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Facts {
     pub now: Timestamp,
     /// The StreamJob's name.
     pub name: String,
+    /// The job's directory below its checkpoint storage (N1).
+    pub directory: String,
     /// Image of the job's pods when its spec names none.
     pub default_image: String,
     /// metadata.generation of its spec.
@@ -27,6 +29,16 @@ pub struct Facts {
     pub frozen: Option<StreamJobSpec>,
     /// What status remembers.
     pub memory: Memory,
+    /// The spec of the revision that was stable last, from its ConfigMap.
+    pub stable: Option<StreamJobSpec>,
+    /// The spec that was given up for it, likewise.
+    pub given_up: Option<StreamJobSpec>,
+    /// What the spec says of changes and of the end; obeyed also where the rest of it cannot run.
+    pub lifecycle: Lifecycle,
+    /// Whether the StreamJob is being deleted.
+    pub deleting: bool,
+    /// Whether it carries the controller's finalizer.
+    pub has_finalizer: bool,
     /// The last told state, with the reason of its Degraded condition and its message.
     pub told: Told,
     /// The job's pods.
@@ -43,6 +55,17 @@ pub struct Facts {
     pub unreachable_since: Option<Timestamp>,
     /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
     pub mostly_unreachable: bool,
+}
+
+/// What a spec says of changes and of the end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lifecycle {
+    /// How a change is carried out.
+    pub upgrade: UpgradeSpec,
+    /// When it counts as good.
+    pub stability: StabilitySpec,
+    /// What a deletion waits for.
+    pub deletion: DeletionSpec,
 }
 
 /// A frozen spec and the name of the ConfigMap that holds it.
@@ -97,8 +120,20 @@ pub struct Memory {
     pub failures: FailureCounts,
     /// When the next generation may start.
     pub next_restart_at: Option<Timestamp>,
-    /// When a stop was first asked for.
-    pub stop_requested_at: Option<Timestamp>,
+    /// The ConfigMap that the generation's JobManager was started with.
+    pub deployed_program: String,
+    /// The stop under way.
+    pub stop: Option<Stop>,
+    /// Savepoints to stop with that were asked for under the revision.
+    pub savepoint_requests: u32,
+    /// The change that waits.
+    pub held: Option<Held>,
+    /// The revision's trial, until it is stable.
+    pub trial: Option<Trial>,
+    /// The revision that was stable last.
+    pub stable: Option<Stable>,
+    /// What was given up for it.
+    pub rolled_back: Option<GivenUp>,
     /// The last ledger entry known.
     pub ledger_entry: u64,
     /// The last completed checkpoint.
@@ -116,6 +151,73 @@ impl Memory {
             |memory: &Self| Self { ledger_entry: 0, last_checkpoint: None, restored_from: None, ..memory.clone() };
         without_progress(self) == without_progress(other)
     }
+}
+
+/// A stop, from the decision to the end of the JobManager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// When it was decided.
+    pub since: Timestamp,
+    /// What for.
+    pub cause: StopCause,
+    /// Id of the request for the savepoint to stop with; `None`: with a last checkpoint.
+    pub savepoint_request: Option<String>,
+    /// The savepoint's directory, once it is there.
+    pub savepoint: Option<String>,
+}
+
+/// A change that could not be carried out and waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// What names the change.
+    pub program: String,
+    /// CamelCase.
+    pub reason: String,
+    /// Why, and what to do.
+    pub message: String,
+    /// When it is tried again.
+    pub retry_at: Timestamp,
+    /// Tries so far.
+    pub tries: u32,
+}
+
+/// A revision that is not stable yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trial {
+    /// When its first generation was started.
+    pub since: Timestamp,
+    /// The snapshot that it was started from.
+    pub snapshot: Option<String>,
+    /// Generation of the run that is watched.
+    pub generation: Generation,
+    /// Attempt of the run that is watched.
+    pub attempt: Attempt,
+    /// Checkpoints that the generation had completed before.
+    pub checkpoints_before: u64,
+}
+
+/// A revision that was stable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stable {
+    /// Its number.
+    pub revision: u64,
+    /// Its ConfigMap.
+    pub program: String,
+}
+
+/// A revision that was given up for the stable one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Its number.
+    pub revision: u64,
+    /// Its ConfigMap.
+    pub program: String,
+    /// CamelCase.
+    pub reason: String,
+    /// Why, and which output is written again.
+    pub message: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// What a pod of the job is for.

@@ -7,7 +7,7 @@ mod pods;
 
 use crate::build::names;
 use crate::context::Context;
-use crate::facts::{Facts, Memory, PodFacts, Told};
+use crate::facts::{Facts, Lifecycle, PodFacts, Told};
 use crate::status;
 use crate::{time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -40,11 +40,20 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     Ok(Facts {
         now: time::now(),
         name: job.name_any(),
+        directory: names::job_id(job).to_string(),
         default_image: context.runtime_image.clone(),
         spec_generation: job.metadata.generation.unwrap_or_default(),
         desired: job.spec.state,
         program: validate::validate_program(job, sql),
-        frozen: frozen_spec(&context.config_maps, &namespace, &memory),
+        frozen: frozen_spec(&context.config_maps, &namespace, &memory.program),
+        stable: memory.stable.as_ref().and_then(|one| frozen_spec(&context.config_maps, &namespace, &one.program)),
+        given_up: memory
+            .rolled_back
+            .as_ref()
+            .and_then(|one| frozen_spec(&context.config_maps, &namespace, &one.program)),
+        lifecycle: lifecycle(job),
+        deleting: job.metadata.deletion_timestamp.is_some(),
+        has_finalizer: job.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
         told: told(job),
         pods: observe_pods(context, job, &namespace, source).await?,
         programs: programs(&context.config_maps, job, &namespace),
@@ -102,8 +111,13 @@ async fn read_sql(
     }))
 }
 
-fn frozen_spec(store: &Store<ConfigMap>, namespace: &str, memory: &Memory) -> Option<StreamJobSpec> {
-    let config_map = store.get(&ObjectRef::new(&memory.program).within(namespace))?;
+fn lifecycle(job: &StreamJob) -> Lifecycle {
+    let StreamJobSpec { upgrade, stability, deletion, .. } = &job.spec;
+    Lifecycle { upgrade: upgrade.clone(), stability: stability.clone(), deletion: deletion.clone() }
+}
+
+fn frozen_spec(store: &Store<ConfigMap>, namespace: &str, program: &str) -> Option<StreamJobSpec> {
+    let config_map = store.get(&ObjectRef::new(program).within(namespace))?;
     let text = config_map.data.as_ref()?.get(names::MANIFEST_KEY)?;
     parse_manifest(text).ok().map(|job| job.spec)
 }

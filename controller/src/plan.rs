@@ -1,18 +1,25 @@
 //! Step 3: facts to a plan. Pure: no client, no clock, no randomness.
 //!
-//! A job is in one of three situations, told by its status: it has no generation yet ([`Planner::first`]), it has
-//! ended and rests until its spec changes ([`Planner::rest`]), or it is active ([`Planner::active`]). An active one
-//! runs, is being stopped (to be suspended, or because its spec changed), or has lost its JobManager.
+//! A job is in one of four situations, told by its status: it is being deleted ([`Planner::delete`]), it has no
+//! generation yet ([`Planner::first`]), it has ended and rests until its spec changes ([`Planner::rest`]), or it is active
+//! ([`Planner::active`]). An active one runs, is being stopped (to be suspended, or because its spec changed), or has lost
+//! its JobManager. docs/operator.md tells the phases of a change.
 //!
-//! The files: [`fate`](self) what became of the JobManager; `active` what follows; `revision` new revisions,
-//! generations and directives (N2, N3); `view` what is told.
+//! The files: `change` the class of a change; `fate` what became of the JobManager; `active` what follows; `stop` the
+//! first phase of a change; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is
+//! stable, and back; `deletion` the end; `view` what is told.
 
 mod active;
+pub mod change;
+mod deletion;
 mod fate;
 mod revision;
+mod stop;
+mod trial;
 mod view;
 
 use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
+use change::{Change, classify};
 use sluice_crds::{StreamJobSpec, StreamJobState};
 use sluice_protocol::job_master::Command;
 use sluice_protocol::options::DesiredState;
@@ -41,6 +48,8 @@ pub struct Plan {
     pub delete_programs: Vec<String>,
     /// What to ask of the JobManager of `memory.generation`.
     pub command: Option<Command>,
+    /// What becomes of the finalizer: put before anything is made, removed as the last thing.
+    pub finalizer: Option<Finalizer>,
     /// When to look again at the latest.
     pub wake_at: Option<Timestamp>,
     /// What happened, for events.
@@ -51,10 +60,19 @@ impl Plan {
     /// Whether it changes Kubernetes objects or what is remembered, so that it must rest on live facts.
     #[must_use]
     pub fn acts(&self) -> bool {
-        let Self { program, service, create, delete, delete_programs, .. } = self;
-        let deletes = !delete.is_empty() || !delete_programs.is_empty();
+        let Self { program, service, create, delete, delete_programs, finalizer, .. } = self;
+        let deletes = !delete.is_empty() || !delete_programs.is_empty() || finalizer.is_some();
         program.is_some() || service.is_some() || !create.is_empty() || deletes
     }
+}
+
+/// What becomes of the finalizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finalizer {
+    /// It is put: the job will have something to end.
+    Put,
+    /// It is removed: nothing of the job runs any more.
+    Remove,
 }
 
 /// A pod to create.
@@ -113,17 +131,22 @@ pub fn plan(facts: &Facts) -> Plan {
     planner.absorb_report();
     planner.absorb_exit();
     planner.note_job_manager_pod();
+    planner.absorb_savepoint();
     match facts.told.state {
+        _ if facts.deleting => planner.delete(),
         _ if facts.memory.generation == Generation(0) => planner.first(),
         Some(state) if state.is_terminal() => planner.rest(state),
         _ => planner.active(),
     }
+    planner.put_finalizer();
     planner.plan
 }
 
 struct Planner<'a> {
     facts: &'a Facts,
     plan: Plan,
+    /// Why a change is not carried out now.
+    held: Option<Rejection>,
 }
 
 impl<'a> Planner<'a> {
@@ -138,10 +161,11 @@ impl<'a> Planner<'a> {
             delete: Vec::new(),
             delete_programs: Vec::new(),
             command: None,
+            finalizer: None,
             wake_at: None,
             events: Vec::new(),
         };
-        Self { facts, plan }
+        Self { facts, plan, held: None }
     }
 
     /// What the JobManager reported is remembered where decisions rest on it.
@@ -173,6 +197,13 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Before a job has anything to end, the StreamJob is held back from vanishing without it.
+    fn put_finalizer(&mut self) {
+        if !self.facts.deleting && !self.facts.has_finalizer && !self.plan.create.is_empty() {
+            self.plan.finalizer = Some(Finalizer::Put);
+        }
+    }
+
     fn note_job_manager_pod(&mut self) {
         let generation = self.facts.memory.generation;
         let pod = self.facts.pods.iter().find(|pod| pod.role == Role::JobManager && pod.generation == generation);
@@ -186,7 +217,7 @@ impl<'a> Planner<'a> {
         match (&self.facts.program, self.facts.desired) {
             (_, DesiredState::Suspended) => self.end(StreamJobState::Suspended, "Suspended", "it has not been started"),
             (Err(rejection), _) => self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message),
-            (Ok(program), _) => self.begin_revision(program),
+            (Ok(program), _) => self.begin_revision(program, None),
         }
     }
 
@@ -197,7 +228,8 @@ impl<'a> Planner<'a> {
         let was_rejected = state == StreamJobState::Invalid && is_rejection(&told.reason);
         match (desired, program) {
             (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
-                self.begin_revision(program);
+                self.forget_given_up();
+                self.begin_revision(program, None);
             }
             (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {
                 self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
@@ -210,19 +242,28 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether the spec asks for something else than the revision that runs.
+    /// Whether the spec asks for something else than the revision that runs, or ran.
     fn is_changed(&self) -> bool {
+        self.change() != Change::Nothing
+    }
+
+    /// What the spec asks for, compared with the revision that runs.
+    fn change(&self) -> Change {
         match (&self.facts.program, &self.facts.frozen) {
-            (Err(_), _) => false,
-            (Ok(program), Some(frozen)) => program.spec != *frozen,
-            (Ok(program), None) => program.config_map != self.facts.memory.program,
+            (Err(_), _) => Change::Nothing,
+            (Ok(program), _) if self.is_given_up(program) => Change::Nothing,
+            (Ok(program), Some(frozen)) => classify(frozen, &program.spec),
+            (Ok(program), None) if program.config_map == self.facts.memory.program => Change::Nothing,
+            (Ok(_), None) => Change::Upgrade,
         }
     }
 
     /// The job has ended and stays so until its spec changes.
     fn end(&mut self, state: StreamJobState, reason: &str, message: &str) {
         self.plan.memory.next_restart_at = None;
-        self.plan.memory.stop_requested_at = None;
+        self.plan.memory.stop = None;
+        self.plan.memory.held = None;
+        self.plan.memory.trial = None;
         self.delete_pods(|_| true);
         self.plan.view = View::ended(state, reason, message);
     }

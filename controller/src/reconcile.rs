@@ -1,11 +1,11 @@
 //! One pass over one StreamJob: the steps in their order, and what happens when one fails.
 
-use crate::apply::{ApplyError, apply, write_status};
+use crate::apply::{ApplyError, apply, write_finalizers, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::Facts;
 use crate::observe::{Source, job_manager_address, observe};
-use crate::plan::{Occurrence, Plan, plan};
+use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
 use crate::watches::WatchedJob;
@@ -36,7 +36,7 @@ pub(crate) enum ReconcileError {
 /// One pass.
 pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     match &job.0 {
-        Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(Action::await_change()),
+        Ok(job) if job.metadata.deletion_timestamp.is_some() && !has_finalizer(job) => Ok(Action::await_change()),
         Ok(job) => reconcile_job(job, &context).await.inspect(|_| context.metrics.count_pass("ok")),
         Err(invalid) => {
             let message = format!("the StreamJob cannot be read: {}; is its CRD of another version?", invalid.error);
@@ -70,6 +70,19 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
 async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, ReconcileError> {
     let (facts, plan) = decide(job, context).await?;
     context.streams.follow(&names::job_id(job), target(&facts, &plan));
+    match plan.finalizer {
+        // The StreamJob that comes back with it makes the next pass.
+        Some(Finalizer::Put) => {
+            write_finalizers(&context.client, job, true).await?;
+            return Ok(Action::await_change());
+        }
+        Some(Finalizer::Remove) => {
+            apply(context, job, &plan).await?;
+            write_finalizers(&context.client, job, false).await?;
+            return Ok(Action::await_change());
+        }
+        None => {}
+    }
     let status = build_status(job, &facts, &plan);
     let due = due(job.status.as_ref(), &status, facts.now);
     let remember = !plan.memory.decides_like(&facts.memory);
@@ -85,6 +98,10 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
     Ok(next_pass(&facts, &plan, due))
+}
+
+fn has_finalizer(job: &StreamJob) -> bool {
+    job.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == names::FINALIZER)
 }
 
 /// A plan that acts rests on pods as they are, not as a cache remembers them.

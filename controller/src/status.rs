@@ -3,15 +3,19 @@
 //! Conditions follow the Kubernetes convention: Ready (all tasks run), Progressing (on its way to another state),
 //! Degraded (something is wrong), each with the spec's generation. A transition time changes only with the status.
 
-use crate::facts::{Facts, Memory};
+mod memory;
+
+use crate::build::names;
+use crate::facts::{Facts, PodFacts};
 use crate::plan::{Plan, View};
-use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
+use crate::time::{from_time, to_micro_time, to_time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use sluice_crds::{LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
 use sluice_protocol::failure::FailureRecord;
-use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::CheckpointInfo;
-use sluice_protocol::{CheckpointId, Generation, TimeSpan, Timestamp};
+use sluice_protocol::{TimeSpan, Timestamp};
+
+pub use memory::read_memory;
 
 /// Condition: all tasks run.
 pub const READY: &str = "Ready";
@@ -38,27 +42,6 @@ pub enum Due {
     At(Timestamp),
 }
 
-/// What a StreamJob's status remembers.
-#[must_use]
-pub fn read_memory(job: &StreamJob) -> Memory {
-    let Some(status) = job.status.clone() else { return Memory::default() };
-    Memory {
-        generation: Generation(status.generation.unwrap_or_default()),
-        revision: status.revision.unwrap_or_default(),
-        started_revision: status.started_revision.unwrap_or_default(),
-        program: status.program.unwrap_or_default(),
-        directive: status.directive.and_then(|directive| serde_json::from_value(directive).ok()),
-        job_manager_pod: status.job_manager_pod,
-        next_task_manager: status.next_task_manager.unwrap_or_default(),
-        failures: status.failure_counts.unwrap_or_else(|| FailureCounts::new(status.revision.unwrap_or_default())),
-        next_restart_at: status.next_restart_at.as_ref().filter(|_| status.waits_for_restart).map(from_micro_time),
-        stop_requested_at: status.stop_requested_at.as_ref().map(from_micro_time),
-        ledger_entry: status.ledger_entry.unwrap_or_default(),
-        last_checkpoint: status.last_checkpoint.as_ref().map(read_checkpoint),
-        restored_from: status.restored_from.as_ref().map(read_checkpoint),
-    }
-}
-
 /// The status that a plan tells.
 #[must_use]
 pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobStatus {
@@ -68,7 +51,8 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
     let restarts = memory.failures.total().saturating_sub(u64::from(failed));
     let old = job.status.as_ref();
     let report = facts.report.as_ref().filter(|report| report.generation == memory.generation);
-    let failures = report.map(|report| report.failures.iter().take(FAILURES).map(write_failure).collect());
+    let write = |record: &FailureRecord| write_failure(record, &facts.pods);
+    let failures = report.map(|report| report.failures.iter().take(FAILURES).map(write).collect());
     StreamJobStatus {
         state: view.state,
         message: Some(shorten(&view.message)).filter(|message| !message.is_empty()),
@@ -88,7 +72,15 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         restored_from: memory.restored_from.as_ref().map(write_checkpoint),
         next_restart_at: memory.next_restart_at.or(view.next_restart_at).map(to_micro_time),
         waits_for_restart: memory.next_restart_at.is_some(),
-        stop_requested_at: memory.stop_requested_at.map(to_micro_time),
+        deployed_program: Some(memory.deployed_program.clone()).filter(|name| !name.is_empty()),
+        stop: memory.stop.as_ref().map(memory::write_stop),
+        savepoint_requests: (memory.savepoint_requests > 0).then_some(memory.savepoint_requests),
+        held: memory.held.as_ref().map(memory::write_held),
+        trial: memory.trial.as_ref().map(memory::write_trial),
+        stable: memory.stable.as_ref().map(memory::write_stable),
+        rolled_back: memory.rolled_back.as_ref().map(memory::write_given_up),
+        parallelism: plan.spec.as_ref().or(facts.frozen.as_ref()).map(|spec| spec.parallelism),
+        selector: Some(names::task_manager_selector(&facts.name)),
         failures: failures.unwrap_or_else(|| old.map(|old| old.failures.clone()).unwrap_or_default()),
         conditions: build_conditions(view, facts, old.map_or(&[], |old| &old.conditions)),
     }
@@ -150,15 +142,6 @@ pub(crate) fn shorten(message: &str) -> String {
     }
 }
 
-fn read_checkpoint(checkpoint: &LastCheckpoint) -> CheckpointInfo {
-    CheckpointInfo {
-        id: CheckpointId(checkpoint.id.unwrap_or_default()),
-        path: checkpoint.path.clone().unwrap_or_default(),
-        completed_at: checkpoint.completed_at.as_ref().map(from_time).unwrap_or_default(),
-        ..CheckpointInfo::default()
-    }
-}
-
 fn write_checkpoint(checkpoint: &CheckpointInfo) -> LastCheckpoint {
     LastCheckpoint {
         id: Some(checkpoint.id.0),
@@ -167,9 +150,13 @@ fn write_checkpoint(checkpoint: &CheckpointInfo) -> LastCheckpoint {
     }
 }
 
-fn write_failure(record: &FailureRecord) -> StatusFailure {
+/// A failure, with what the kubelet says of the pod that it happened on.
+fn write_failure(record: &FailureRecord, pods: &[PodFacts]) -> StatusFailure {
+    let pod = record.task_manager.as_ref().and_then(|id| pods.iter().find(|pod| pod.name == id.0));
     StatusFailure {
         at: Some(to_time(record.at)),
+        fault: Some(format!("{:?}", record.failure.fault)),
+        pod_end: pod.and_then(|pod| pod.ended.as_ref()).map(|end| shorten(&end.account)),
         generation: Some(record.run.generation.0),
         attempt: Some(record.run.attempt.0),
         pod: record.task_manager.as_ref().map(|id| id.0.clone()),

@@ -1,13 +1,16 @@
 //! Step 2: the spec that would run, frozen (C3), or why it cannot. Pure.
 //!
-//! Frozen means: SQL inlined, and nothing in it that may change without a redeployment (the desired state, periodic
-//! savepoints).
+//! Frozen means: SQL inlined, and nothing in it that only the controller obeys (the desired state, how a change is
+//! carried out, periodic savepoints).
 
 use crate::build::names;
 use crate::facts::{Program, Rejection};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
-use sluice_crds::{Problem, StreamJob, StreamJobSpec, to_yaml, validate as validate_spec, validate_name};
+use sluice_crds::{
+    DeletionSpec, Problem, StabilitySpec, StreamJob, StreamJobSpec, UpgradeSpec, to_yaml, validate as validate_spec,
+    validate_name,
+};
 use sluice_protocol::options::{ConfigMapKeyRef, DesiredState, ProgramSpec};
 
 /// What was found where `program.sqlFrom` points.
@@ -43,6 +46,9 @@ fn freeze(job: &StreamJob, sql: Option<SqlText>) -> Result<StreamJobSpec, Reject
     let mut spec = job.spec.clone();
     spec.state = DesiredState::Running;
     spec.savepoints = None;
+    spec.upgrade = UpgradeSpec::default();
+    spec.stability = StabilitySpec::default();
+    spec.deletion = DeletionSpec::default();
     if let Some(from) = &job.spec.program.sql_from {
         let text = inline(&from.config_map_key_ref, sql.unwrap_or(SqlText::NoConfigMap))?;
         spec.program = ProgramSpec { sql: Some(text), sql_from: None };
@@ -115,6 +121,11 @@ mod tests {
         let plain = job(json!({"program": {"sql": "a"}, "checkpointing": stored}));
         let saved = job(json!({"program": {"sql": "a"}, "checkpointing": stored, "savepoints": {"interval": "1h"}}));
         assert_eq!(validate_program(&plain, None), validate_program(&saved, None));
+        let other_ways = json!({
+            "program": {"sql": "a"}, "upgrade": {"mode": "LastState"}, "stability": {"duration": "1m"},
+            "deletion": {"savepoint": true},
+        });
+        assert_eq!(validate_program(&running, None), validate_program(&job(other_ways), None));
         let other = job(json!({"program": {"sql": "b"}}));
         assert_ne!(validate_program(&running, None), validate_program(&other, None));
     }

@@ -11,6 +11,7 @@
 //! - [`validate`]: limits over effective values. [`pod_template`]: the strict reading of `podTemplate`.
 //! - [`schema`]: [`all_crds`], the CustomResourceDefinitions as they are installed.
 
+pub mod lifecycle;
 pub mod manifest;
 pub mod periodic;
 pub mod pod_template;
@@ -21,12 +22,16 @@ pub mod spec;
 pub mod status;
 pub mod validate;
 
+pub use lifecycle::{DeletionSpec, StabilitySpec, UpgradeFallback, UpgradeMode, UpgradeSpec};
 pub use manifest::{ManifestError, parse_manifest, to_yaml};
 pub use periodic::{HistoryLimit, PeriodicSavepointsSpec};
 pub use savepoint::{Savepoint, SavepointPhase, SavepointSpec, SavepointStatus, SnapshotKind};
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
-pub use status::{LastCheckpoint, StatusFailure, StreamJobState, StreamJobStatus};
+pub use status::{
+    GivenUp, HeldUpgrade, LastCheckpoint, StableRevision, StatusFailure, StopCause, StopUnderWay, StreamJobState,
+    StreamJobStatus, Trial,
+};
 pub use validate::{Problem, validate, validate_name, warnings};
 
 /// The API group of every Sluice kind.

@@ -31,10 +31,12 @@ struct Adjustments {
     rules: &'static [Rule],
     /// What rules look at with `has`: it must not be null.
     not_null: &'static [&'static str],
+    /// The scale subresource, where there is one.
+    scale: Option<Value>,
 }
 
 fn stream_job() -> Adjustments {
-    Adjustments { replacements: replacements(), keywords: keywords(), rules: RULES, not_null: NOT_NULL }
+    Adjustments { replacements: replacements(), keywords: keywords(), rules: RULES, not_null: NOT_NULL, scale: Some(scale()) }
 }
 
 fn adjusted(derived: &CustomResourceDefinition, adjustments: &Adjustments) -> CustomResourceDefinition {
@@ -42,8 +44,21 @@ fn adjusted(derived: &CustomResourceDefinition, adjustments: &Adjustments) -> Cu
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         adjust(schema, adjustments);
     }
+    let subresources = crd.pointer_mut("/spec/versions/0/subresources").and_then(Value::as_object_mut);
+    if let (Some(subresources), Some(scale)) = (subresources, &adjustments.scale) {
+        subresources.insert("scale".to_owned(), scale.clone());
+    }
     #[expect(clippy::expect_used, reason = "the value was a CustomResourceDefinition and keeps its shape")]
     serde_json::from_value(crd).expect("an adjusted CRD is a CRD")
+}
+
+/// `kubectl scale` and autoscalers set the parallelism; they count TaskManager pods.
+fn scale() -> Value {
+    json!({
+        "specReplicasPath": ".spec.parallelism",
+        "statusReplicasPath": ".status.parallelism",
+        "labelSelectorPath": ".status.selector",
+    })
 }
 
 /// A CEL rule at a place in the schema; the place is a path of property names.
@@ -82,8 +97,9 @@ const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec/restartStrategy",
-        rule: "[has(self.fixedDelay), has(self.failureRate), has(self.none)].filter(x, x).size() == 1",
-        message: "exactly one of fixedDelay, failureRate and none must be set",
+        rule: "[has(self.fixedDelay), has(self.failureRate), has(self.exponentialDelay), has(self.none)]\
+               .filter(x, x).size() == 1",
+        message: "exactly one of fixedDelay, failureRate, exponentialDelay and none must be set",
     },
     Rule {
         at: "spec/checkpointing/tolerableFailures",
@@ -110,6 +126,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("spec/checkpointing/savepointStorage", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
         ("spec/checkpointing/storageOptions/endpoint", json!({"pattern": "^https?://.+"})),
         ("spec/restartStrategy/failureRate/maxFailures", json!({"minimum": 1})),
+        ("spec/restartStrategy/exponentialDelay/multiplier", json!({"minimum": 1})),
+        ("spec/restartStrategy/exponentialDelay/jitter", json!({"maximum": 1})),
         ("spec/restore/from", json!({"pattern": "^(file:///.+|s3://[^/]+/.+)$"})),
         ("spec/savepoints/directory", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
         ("spec/savepoints/historyLimit/count", json!({"minimum": 1, "maximum": 1000})),
@@ -243,6 +261,7 @@ const NOT_NULL: &[&str] = &[
     "spec/program/sqlFrom",
     "spec/restartStrategy/fixedDelay",
     "spec/restartStrategy/failureRate",
+    "spec/restartStrategy/exponentialDelay",
     "spec/restartStrategy/none",
     "spec/checkpointing/storageOptions",
     "spec/checkpointing",

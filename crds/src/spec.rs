@@ -5,6 +5,7 @@
 #![allow(clippy::duplicated_attributes, reason = "every printer column has a name, a type and a path")]
 
 use crate::periodic::PeriodicSavepointsSpec;
+use crate::lifecycle::{DeletionSpec, StabilitySpec, UpgradeSpec};
 use crate::status::StreamJobStatus;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube_derive::CustomResource;
@@ -89,6 +90,18 @@ pub struct StreamJobSpec {
     /// Whether the job should run.
     #[serde(default)]
     pub state: DesiredState,
+    /// How the job goes from one spec to another.
+    #[serde(default)]
+    pub upgrade: UpgradeSpec,
+    /// When a spec counts as good, and what happens when it does not.
+    #[serde(default)]
+    pub stability: StabilitySpec,
+    /// What happens before a deleted StreamJob is gone.
+    #[serde(default)]
+    pub deletion: DeletionSpec,
+    /// Another value restarts the job, as a change of its program would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_nonce: Option<i64>,
     /// What a start restores instead of the job's own latest checkpoint; acted on when it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<RestoreSpec>,

@@ -67,9 +67,34 @@ pub struct StreamJobStatus {
     /// restarts the tasks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub waits_for_restart: bool,
-    /// When the JobManager was first asked to stop, while a stop is under way.
+    /// The ConfigMap whose manifest the generation's JobManager was started with; another than program while it runs with
+    /// options that it has taken over since.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop_requested_at: Option<MicroTime>,
+    pub deployed_program: Option<String>,
+    /// The stop that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopUnderWay>,
+    /// Savepoints to stop with that were asked for under the revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub savepoint_requests: Option<u32>,
+    /// The change of the spec that could not be carried out and waits, while the job runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldUpgrade>,
+    /// The revision's time until it is stable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+    /// The last revision that was stable: what a rollback runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stable: Option<StableRevision>,
+    /// The spec that was given up for the stable one; it is tried again when it changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<GivenUp>,
+    /// Subtasks per vertex of the revision that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<u32>,
+    /// Label selector of the job's TaskManager pods, for autoscalers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
     /// The last failures, newest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<StatusFailure>,
@@ -111,6 +136,103 @@ pub enum StreamJobState {
     Invalid,
 }
 
+/// A stop, from the decision to the end of the JobManager.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StopUnderWay {
+    /// When it was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<MicroTime>,
+    /// What for.
+    pub cause: StopCause,
+    /// Id of the request for the savepoint to stop with; absent when a last checkpoint does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub savepoint_request: Option<String>,
+    /// The savepoint, once it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub savepoint: Option<String>,
+}
+
+/// What a job is stopped for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum StopCause {
+    /// Another spec.
+    #[default]
+    Upgrade,
+    /// Another number of subtasks or slots.
+    Rescale,
+    /// Another place to restore from.
+    Restore,
+    /// `state: Suspended`.
+    Suspend,
+    /// The revision was not stable in time.
+    RollBack,
+    /// The StreamJob is being deleted.
+    Delete,
+}
+
+/// A change that waits.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HeldUpgrade {
+    /// The ConfigMap that the new spec would be frozen in: it names the spec.
+    pub program: String,
+    /// CamelCase name of the cause.
+    pub reason: String,
+    /// Why, and what to do.
+    pub message: String,
+    /// When it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<MicroTime>,
+    /// Tries so far.
+    pub tries: u32,
+}
+
+/// A revision that is not stable yet.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Trial {
+    /// When its first generation was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<MicroTime>,
+    /// The snapshot that it was started from, which a rollback can return to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// Generation of the run that is being watched.
+    pub generation: u64,
+    /// Attempt of the run that is being watched.
+    pub attempt: u32,
+    /// Checkpoints that the generation had completed before that run.
+    pub checkpoints_before: u64,
+}
+
+/// A revision that was stable.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StableRevision {
+    /// Its number.
+    pub revision: u64,
+    /// The ConfigMap that holds its frozen manifest.
+    pub program: String,
+}
+
+/// A spec that was given up for the last stable one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GivenUp {
+    /// The revision that it ran as.
+    pub revision: u64,
+    /// The ConfigMap that holds its frozen manifest.
+    pub program: String,
+    /// CamelCase name of the cause.
+    pub reason: String,
+    /// Why, and which output is written again.
+    pub message: String,
+    /// When.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+}
+
 /// A completed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -133,6 +255,12 @@ pub struct StatusFailure {
     /// When.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// Whose fault: User, External or Internal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// What the kubelet says of its pod's end, where it has one: `OOMKilled (exit code 137)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_end: Option<String>,
     /// In which generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,

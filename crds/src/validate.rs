@@ -48,6 +48,7 @@ pub fn validate(spec: &StreamJobSpec) -> Vec<Problem> {
     if let Some(strategy) = &spec.restart_strategy {
         validate_restart_strategy(strategy, &mut problems);
     }
+    validate_stability(spec, &mut problems);
     validate_pods(spec, &mut problems);
     problems.0.extend(validate_savepoints(spec));
     problems.0
@@ -207,6 +208,21 @@ fn validate_restart_strategy(strategy: &RestartStrategySpec, problems: &mut Prob
             *interval > TimeSpan::default(),
             "spec.restartStrategy.failureRate.interval",
             "must be longer than 0s",
+        );
+    }
+}
+
+/// A deadline that no job can keep would roll every change back.
+fn validate_stability(spec: &StreamJobSpec, problems: &mut Problems) {
+    let least = spec.stability.least(spec.checkpointing.as_ref());
+    if let Some(deadline) = spec.stability.deadline {
+        problems.refuse_unless(
+            deadline > least,
+            "spec.stability.deadline",
+            format!(
+                "is {deadline}, but stability.duration and stability.checkpoints at checkpointing.interval take {least} \
+                 even without any trouble: raise the deadline, or lower one of the others"
+            ),
         );
     }
 }

@@ -15,6 +15,8 @@ pub const INDEX_LABEL: &str = "sluice.dev/index";
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// [`MANAGER`] on everything that the controller made.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Holds a StreamJob until its JobManager has ended its ledger.
+pub const FINALIZER: &str = "sluice.dev/job";
 /// The controller, as field manager, in labels and in events.
 pub const MANAGER: &str = "sluice-controller";
 /// The JobManager's component and container.
@@ -45,6 +47,12 @@ pub fn labels(job: &str) -> BTreeMap<String, String> {
 #[must_use]
 pub fn job_selector(job: &str) -> String {
     format!("{MANAGED_BY_LABEL}={MANAGER},{JOB_LABEL}={job}")
+}
+
+/// Selects the TaskManagers of a job.
+#[must_use]
+pub fn task_manager_selector(job: &str) -> String {
+    format!("{},{COMPONENT_LABEL}={TASK_MANAGER}", job_selector(job))
 }
 
 /// The JobManager's pod.

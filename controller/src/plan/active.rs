@@ -1,20 +1,16 @@
 //! A job with a generation under way: it runs, stops, or has lost its JobManager.
 
+use super::change::Change;
 use super::fate::{Fate, HOLD, UNREACHABLE, UNRESPONSIVE};
 use super::{Planner, View, reference};
 use crate::facts::{PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::Command;
-use sluice_protocol::options::DesiredState;
+use sluice_protocol::job_master::{Command, Reconfiguration};
 use sluice_protocol::restart::{CountedFailure, RestartDecision, RestartPolicy};
 use sluice_protocol::status::JobState;
 use sluice_protocol::{TimeSpan, Timestamp};
 
-/// How often a stop is asked for again until the JobManager has taken it.
-const STOP_AGAIN: TimeSpan = TimeSpan::from_secs(2);
-/// How long a stop may take where no checkpoint timeout says it.
-const STOP_TIMEOUT: TimeSpan = TimeSpan::from_secs(30);
 /// A TaskManager that lived longer is replaced at once.
 const YOUNG: TimeSpan = TimeSpan::from_secs(30);
 /// Ended TaskManager pods that are kept, so that their logs can be read.
@@ -22,62 +18,39 @@ const KEPT: usize = 3;
 
 impl Planner<'_> {
     pub(super) fn active(&mut self) {
-        let stopping = self.facts.desired == DesiredState::Suspended
-            || self.is_changed()
-            || self.facts.memory.stop_requested_at.is_some();
-        match (self.fate(), stopping) {
-            (Fate::Alive(pod), true) => self.stop(pod),
-            (Fate::Exited(record), true) => self.stopped(Some(record)),
-            (_, true) => self.stopped(None),
-            (Fate::NotCreated, false) => self.create_pods(),
-            (Fate::Alive(_), false) => self.run(),
-            (Fate::Exited(record), false) => self.exited(record),
-            (Fate::Lost(cause), false) => self.lost(&cause),
+        self.forget_given_up();
+        self.watch_trial();
+        self.consider_stop();
+        let fate = self.fate();
+        if let Some(stop) = self.plan.memory.stop.clone() {
+            return self.stopping(fate, &stop);
         }
-    }
-
-    /// Asks for an end, until a deadline.
-    fn stop(&mut self, pod: &PodFacts) {
-        let now = self.facts.now;
-        let since = *self.plan.memory.stop_requested_at.get_or_insert(now);
-        let timeout = self.spec().and_then(|spec| spec.checkpointing.as_ref()).map_or(STOP_TIMEOUT, |c| c.timeout);
-        let deadline = since.plus(timeout);
-        if !pod.started || now >= deadline {
-            return self.stopped(None);
-        }
-        self.plan.command = self.facts.connected.then_some(Command::Stop);
-        self.wake_at(deadline.min(now.plus(STOP_AGAIN)));
-        let reason = if self.facts.desired == DesiredState::Suspended { "Suspending" } else { "SpecChanged" };
-        let message = "the JobManager was asked to stop after a last checkpoint";
-        self.plan.view = View::progressing(StreamJobState::Stopping, reason, message);
-    }
-
-    /// No JobManager runs any more, as it was to be.
-    fn stopped(&mut self, record: Option<&ExitRecord>) {
-        self.plan.memory.stop_requested_at = None;
-        self.delete_pods(|_| true);
-        match (self.facts.desired, &self.facts.program, record) {
-            (DesiredState::Suspended, _, Some(ExitRecord { kind: ExitKind::Finished, message, .. })) => {
-                self.end(StreamJobState::Finished, "Finished", message);
+        match fate {
+            Fate::NotCreated => self.create_pods(),
+            Fate::Alive(_) => self.run(),
+            // A savepoint that was given up for lost, or a person, has stopped it: the change need not wait any longer.
+            Fate::Exited(record) if record.kind == ExitKind::Stopped && self.change() > Change::InPlace => {
+                self.stopped(Some(record));
             }
-            (DesiredState::Suspended, ..) => self.end(StreamJobState::Suspended, "Suspended", "it keeps its state"),
-            (DesiredState::Running, Ok(program), _) => self.begin_revision(program),
-            (DesiredState::Running, Err(rejection), _) => {
-                self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
-            }
+            Fate::Exited(record) => self.exited(record),
+            Fate::Lost(cause) => self.lost(&cause),
         }
     }
 
     /// The JobManager ended by itself and said why.
-    fn exited(&mut self, record: &ExitRecord) {
+    pub(super) fn exited(&mut self, record: &ExitRecord) {
         let ExitRecord { kind, reason, message, by_generation, .. } = record;
         let generation = self.facts.memory.generation;
         match kind {
-            ExitKind::Finished => self.end(StreamJobState::Finished, "Finished", message),
+            ExitKind::Finished => {
+                // What came to its end is as good as what ran for a while.
+                self.settle();
+                self.end(StreamJobState::Finished, "Finished", message);
+            }
             ExitKind::Stopped if self.is_cancelled() => self.end(StreamJobState::Cancelled, "Cancelled", message),
             ExitKind::Stopped => self.end(StreamJobState::Suspended, "Stopped", message),
-            ExitKind::Failed => self.end(StreamJobState::Failed, reason, message),
-            ExitKind::UserError => self.end(StreamJobState::Invalid, reason, message),
+            ExitKind::Failed => self.fail(StreamJobState::Failed, reason, message),
+            ExitKind::UserError => self.fail(StreamJobState::Invalid, reason, message),
             ExitKind::Superseded if by_generation.is_some_and(|by| by > generation.0) => {
                 let by = by_generation.unwrap_or_default();
                 let message = format!(
@@ -112,7 +85,7 @@ impl Planner<'_> {
     }
 
     /// The JobManager is lost: counted once (F1), then the next generation, or the end.
-    fn lost(&mut self, cause: &Rejection) {
+    pub(super) fn lost(&mut self, cause: &Rejection) {
         let (now, generation) = (self.facts.now, self.facts.memory.generation);
         self.delete_pods(|_| true);
         if self.is_state_lost() {
@@ -129,7 +102,7 @@ impl Planner<'_> {
                     RestartDecision::GiveUp { reason } => {
                         let message =
                             format!("JobManager of generation {generation} lost: {}; {reason}", cause.message);
-                        return self.end(StreamJobState::Failed, &cause.reason, &message);
+                        return self.fail(StreamJobState::Failed, &cause.reason, &message);
                     }
                 }
             }
@@ -163,13 +136,14 @@ impl Planner<'_> {
     }
 
     /// The JobManager lives: its Service and TaskManagers are kept.
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         let generation = self.facts.memory.generation;
         self.plan.memory.next_restart_at = None;
         if self.facts.service_generation != Some(generation.0) {
             self.plan.service = Some(generation);
         }
         self.delete_pods(|pod| pod.generation < generation);
+        self.take_over();
         self.keep_task_managers();
         self.plan.view = self.running_view();
         if let Some(since) = self.facts.unreachable_since {
@@ -177,9 +151,42 @@ impl Planner<'_> {
             looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
         }
         if self.plan.view.ready {
-            let obsolete = self.facts.programs.iter().filter(|name| **name != self.facts.memory.program);
-            self.plan.delete_programs = obsolete.cloned().collect();
+            self.plan.delete_programs = self.obsolete_programs();
         }
+    }
+
+    fn obsolete_programs(&self) -> Vec<String> {
+        let memory = &self.plan.memory;
+        let stable = memory.stable.as_ref().map(|stable| &stable.program);
+        let given_up = memory.rolled_back.as_ref().map(|given_up| &given_up.program);
+        let kept: Vec<_> =
+            [Some(&memory.program), Some(&memory.deployed_program), stable, given_up].into_iter().flatten().collect();
+        self.facts.programs.iter().filter(|name| !kept.contains(name)).cloned().collect()
+    }
+
+    /// What the running job takes over without a restart: its manifest is frozen anew for later generations, and the
+    /// JobManager is told until it says that it obeys it.
+    fn take_over(&mut self) {
+        if let (Change::InPlace, Ok(program)) = (self.change(), &self.facts.program) {
+            let memory = &mut self.plan.memory;
+            if let Some(stable) = memory.stable.as_mut().filter(|stable| stable.revision == memory.revision) {
+                stable.program.clone_from(&program.config_map);
+            }
+            memory.program.clone_from(&program.config_map);
+            self.plan.program = Some(program.clone());
+            self.plan.spec = Some(program.spec.clone());
+            self.tell(false, "Reconfigured", "the changed options are taken over without a restart".to_owned());
+        }
+        let memory = &self.plan.memory;
+        let report = self.facts.report.as_ref().filter(|report| self.facts.connected && report.attempt.0 > 0);
+        let Some(report) = report else { return };
+        let obeyed = report.options_id.as_ref().unwrap_or(&memory.deployed_program);
+        let (false, Some(spec)) = (*obeyed == memory.program, self.spec()) else { return };
+        self.plan.command = Some(Command::Reconfigure(Box::new(Reconfiguration {
+            id: memory.program.clone(),
+            checkpointing: spec.checkpointing.clone(),
+            restart_strategy: spec.restart_strategy.clone(),
+        })));
     }
 
     /// Lost TaskManagers are replaced under new indexes (C2).

@@ -1,10 +1,10 @@
 //! New revisions, generations and their directives (N2, N3, C3), and the pods they are made of.
 
 use super::{Planner, PodPlan, View};
-use crate::facts::{Program, Role};
-use sluice_crds::{StreamJobSpec, StreamJobState};
+use crate::facts::{Program, Role, Stop, Trial};
+use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeMode};
 use sluice_protocol::job_master::{Directive, StartFrom};
-use sluice_protocol::options::{CheckpointingSpec, RestoreSpec};
+use sluice_protocol::options::{CheckpointingSpec, IN_JOB_MANAGER, RestoreSpec};
 use sluice_protocol::restart::FailureCounts;
 
 impl Planner<'_> {
@@ -14,14 +14,23 @@ impl Planner<'_> {
         self.plan.spec.as_ref().or(self.facts.frozen.as_ref()).or(program.map(|program| &program.spec))
     }
 
-    /// Starts `program` as the next revision.
-    pub(super) fn begin_revision(&mut self, program: &Program) {
-        let directive = self.new_directive(program);
+    /// Starts `program` as the next revision, after `stop` where something ran.
+    pub(super) fn begin_revision(&mut self, program: &Program, stop: Option<&Stop>) {
+        let directive = self.new_directive(program, stop);
         let memory = &mut self.plan.memory;
+        if directive.seen == 0 && directive.start != StartFrom::Continue {
+            memory.ledger_entry = 0;
+        }
+        let snapshot = stop.and_then(|stop| stop.savepoint.clone());
+        let latest = || memory.last_checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
+        memory.trial = Some(Trial { since: self.facts.now, snapshot: snapshot.or_else(latest), ..Trial::default() });
         memory.revision += 1;
         memory.directive = Some(directive);
         memory.program.clone_from(&program.config_map);
         memory.failures = FailureCounts::new(memory.revision);
+        memory.stop = None;
+        memory.held = None;
+        memory.savepoint_requests = 0;
         self.plan.program = Some(program.clone());
         self.plan.spec = Some(program.spec.clone());
         self.next_generation("Starting", "the JobManager's pod starts");
@@ -32,28 +41,67 @@ impl Planner<'_> {
     }
 
     /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state.
-    fn new_directive(&self, program: &Program) -> Directive {
+    fn new_directive(&self, program: &Program, stop: Option<&Stop>) -> Directive {
         let memory = &self.plan.memory;
         let restore = program.spec.restore.as_ref().filter(|restore| self.is_due(restore));
+        let nonce = program.spec.restore.as_ref().map_or(0, |restore| restore.nonce);
         let state_missing = self.facts.told.reason == "StateMissing";
+        let moved = self.moves_to(&program.spec);
         let start = match restore {
             Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
                 StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
             }
-            None if memory.ledger_entry == 0 => StartFrom::Continue,
-            None => StartFrom::ResumeLatest,
+            None => self.own_state(program, stop),
         };
-        let nonce = program.spec.restore.as_ref().map_or(0, |restore| restore.nonce);
-        let seen = if state_missing && restore.is_some() { 0 } else { memory.ledger_entry };
+        let seen = if moved || (state_missing && restore.is_some()) { 0 } else { memory.ledger_entry };
         Directive { id: format!("{}-{nonce}", memory.revision + 1), seen, start }
+    }
+
+    /// Where the job's own state is. A savepoint that it was stopped with is the state of its latest checkpoint too, which
+    /// stays right when the ledger has moved on unseen; so the savepoint's path is taken only where it is needed.
+    fn own_state(&self, program: &Program, stop: Option<&Stop>) -> StartFrom {
+        let memory = &self.plan.memory;
+        let upgrade = &self.facts.lifecycle.upgrade;
+        let cause = stop.map(|stop| stop.cause);
+        let allow_non_restored_state = upgrade.allow_non_restored_state;
+        let path = |from: String| StartFrom::Path { from, allow_non_restored_state };
+        let savepoint = stop.and_then(|stop| stop.savepoint.clone());
+        if upgrade.mode == UpgradeMode::Stateless && memory.revision > 0 && cause != Some(StopCause::Rescale) {
+            // Back to what was before, as long as nothing has taken its place.
+            let latest = memory.last_checkpoint.as_ref().map(|latest| &latest.path);
+            let back = savepoint.filter(|before| cause == Some(StopCause::RollBack) && latest == Some(before));
+            return back.map_or(StartFrom::Empty, path);
+        }
+        let moves = self.moves_to(&program.spec);
+        let allows = allow_non_restored_state && cause != Some(StopCause::RollBack);
+        let in_memory =
+            |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(|one| one.storage == IN_JOB_MANAGER);
+        let has_no_ledger = in_memory(&program.spec) || self.facts.frozen.as_ref().is_some_and(in_memory);
+        let unused = || memory.directive.as_ref().filter(|_| memory.revision > 0 && !self.has_run());
+        match (savepoint, unused()) {
+            (Some(savepoint), _) if allows || moves || has_no_ledger => path(savepoint),
+            (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) => path(from.clone()),
+            _ if moves && memory.ledger_entry > 0 => path(self.job_directory()),
+            _ if memory.ledger_entry == 0 => StartFrom::Continue,
+            _ => StartFrom::ResumeLatest,
+        }
+    }
+
+    /// The job's directory in the storage of the revision that ran (N1).
+    fn job_directory(&self) -> String {
+        let checkpointing = self.facts.frozen.as_ref().and_then(|spec| spec.checkpointing.as_ref());
+        let root = checkpointing.map(|checkpointing| checkpointing.storage.trim_end_matches('/')).unwrap_or_default();
+        format!("{root}/{}", self.facts.directory)
     }
 
     fn is_due(&self, restore: &RestoreSpec) -> bool {
         let memory = &self.plan.memory;
         let first = memory.revision == 0;
-        let changed = self.facts.frozen.as_ref().is_some_and(|frozen| frozen.restore.as_ref() != Some(restore));
-        let unused = memory.started_revision < memory.revision
-            && matches!(&memory.directive, Some(Directive { start: StartFrom::Path { .. }, .. }));
+        let place = |restore: &RestoreSpec| (restore.from.clone(), restore.nonce);
+        let changed =
+            self.facts.frozen.as_ref().is_some_and(|frozen| frozen.restore.as_ref().map(place) != Some(place(restore)));
+        let unused = !self.has_run()
+            && matches!(&memory.directive, Some(Directive { start: StartFrom::Path { from, .. }, .. }) if *from == restore.from);
         first || changed || unused
     }
 
@@ -65,7 +113,7 @@ impl Planner<'_> {
         memory.job_manager_pod = None;
         memory.next_task_manager = 0;
         memory.next_restart_at = None;
-        memory.stop_requested_at = None;
+        memory.deployed_program.clone_from(&memory.program);
         let generation = memory.generation;
         self.delete_pods(|_| true);
         self.create_pods();

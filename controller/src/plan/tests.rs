@@ -1,10 +1,15 @@
 //! The planner over many states: each test is a story told by facts, in milliseconds.
 
+mod change;
+mod deletion;
+mod trial;
+mod upgrade;
+
 use super::*;
-use crate::facts::{PodEnd, Told};
+use crate::facts::{Lifecycle, PodEnd, Told};
 use crate::validate::validate_program;
 use serde_json::json;
-use sluice_crds::StreamJob;
+use sluice_crds::{StreamJob, UpgradeMode, UpgradeSpec};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::restart::{CountedFailure, FailureCounts};
@@ -26,16 +31,26 @@ pub(crate) fn job() -> StreamJob {
     .expect("is a StreamJob")
 }
 
+fn by_mode(mode: UpgradeMode) -> Lifecycle {
+    Lifecycle { upgrade: UpgradeSpec { mode, ..UpgradeSpec::default() }, ..Lifecycle::default() }
+}
+
 /// A StreamJob that was just applied.
 pub(crate) fn facts() -> Facts {
     Facts {
         now: NOW,
         name: "pv".to_owned(),
+        directory: "ns/pv-u".to_owned(),
         default_image: "runtime:1".to_owned(),
         spec_generation: 1,
         desired: DesiredState::Running,
         program: validate_program(&job(), None),
         frozen: None,
+        stable: None,
+        given_up: None,
+        lifecycle: by_mode(UpgradeMode::LastState),
+        deleting: false,
+        has_finalizer: true,
         memory: Memory::default(),
         told: Told::default(),
         pods: Vec::new(),
@@ -48,14 +63,29 @@ pub(crate) fn facts() -> Facts {
     }
 }
 
-/// What the API server would hold after `plan`: its memory, its pods running, its Service and program.
+/// What the API server would hold after `plan`: its memory, its pods running, its Service and programs.
 fn after(facts: &Facts, plan: &Plan) -> Facts {
     let mut pods = facts.pods.clone();
     pods.retain(|pod| !plan.delete.iter().any(|doomed| doomed.uid == pod.uid));
     pods.extend(plan.create.iter().map(running_pod));
-    let frozen = plan.program.as_ref().map(|program| program.spec.clone());
+    let (memory, old) = (&plan.memory, &facts.memory);
+    let stable = |memory: &Memory| memory.stable.as_ref().map(|stable| stable.program.clone());
+    let given_up = |memory: &Memory| memory.rolled_back.as_ref().map(|given_up| given_up.program.clone());
+    let known = [
+        (
+            plan.program.as_ref().map(|program| program.config_map.clone()),
+            plan.program.as_ref().map(|program| &program.spec),
+        ),
+        (Some(old.program.clone()), facts.frozen.as_ref()),
+        (stable(old), facts.stable.as_ref()),
+        (given_up(old), facts.given_up.as_ref()),
+    ];
+    let read = |name: Option<String>| {
+        let name = name?;
+        known.iter().find(|(known, _)| known.as_ref() == Some(&name)).and_then(|(_, spec)| spec.cloned())
+    };
     Facts {
-        memory: plan.memory.clone(),
+        memory: memory.clone(),
         told: Told {
             state: plan.view.state,
             reason: plan.view.reason.clone(),
@@ -63,9 +93,11 @@ fn after(facts: &Facts, plan: &Plan) -> Facts {
             observed_generation: facts.spec_generation,
         },
         service_generation: plan.service.map(|generation| generation.0).or(facts.service_generation),
-        frozen: frozen.or_else(|| facts.frozen.clone()),
-        report: facts.report.clone().filter(|report| report.generation == plan.memory.generation),
-        connected: facts.connected && facts.memory.generation == plan.memory.generation,
+        frozen: read(Some(memory.program.clone())),
+        stable: read(stable(memory)),
+        given_up: read(given_up(memory)),
+        report: facts.report.clone().filter(|report| report.generation == memory.generation),
+        connected: facts.connected && old.generation == memory.generation,
         pods,
         ..facts.clone()
     }
@@ -102,6 +134,7 @@ pub(crate) fn running() -> Facts {
         generation: Generation(1),
         attempt: Attempt(1),
         ledger_entry: 7,
+        completed_checkpoints: 5,
         last_checkpoint: Some(CheckpointInfo { id: CheckpointId(5), completed_at: NOW, ..CheckpointInfo::default() }),
         ..JobStatus::default()
     });
@@ -373,7 +406,7 @@ fn a_changed_spec_stops_the_job_and_starts_the_next_revision() {
     let stop = plan(&facts);
     assert_eq!(stop.command, Some(Command::Stop));
     assert_eq!(stop.view.state, Some(StreamJobState::Stopping));
-    assert_eq!(stop.memory.stop_requested_at, Some(NOW));
+    assert_eq!(stop.memory.stop.as_ref().map(|stop| stop.since), Some(NOW));
 
     let mut stopping = after(&facts, &stop);
     stopping.now = NOW.plus(TimeSpan::from_secs(5));
@@ -383,7 +416,7 @@ fn a_changed_spec_stops_the_job_and_starts_the_next_revision() {
     assert_eq!(created(&next), [(2, JM), (2, TM(0)), (2, TM(1))]);
     assert_eq!(next.memory.revision, 2);
     assert_eq!(directive(&next), json!({"id": "2-0", "seen": 9, "start": "resumeLatest"}));
-    assert_eq!(next.memory.stop_requested_at, None);
+    assert_eq!(next.memory.stop, None);
     assert_eq!(next.memory.failures.total(), 0);
 }
 

@@ -64,10 +64,14 @@ impl Planner<'_> {
             let mut pods = self.facts.pods.iter().filter(|pod| pod.generation == generation && pod.is_alive());
             pods.find_map(|pod| pod.problem.clone())
         };
-        let rejected = self.facts.program.as_ref().err().cloned();
-        if view.degraded.is_none() {
-            view.degraded = problem().or(rejected);
-        }
+        let rejected = || self.facts.program.as_ref().err().cloned();
+        view = self.on_trial(view);
+        view.degraded = view
+            .degraded
+            .or_else(problem)
+            .or_else(|| self.held.clone())
+            .or_else(rejected)
+            .or_else(|| self.rolled_back());
         if self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= SILENT) {
             let message = "the JobManager's status stream is down; what is told is what it reported last".to_owned();
             view.ready = false;

@@ -45,5 +45,6 @@ pub(super) fn adjustments() -> Adjustments {
         ],
         rules: RULES,
         not_null: &["spec/directory"],
+        scale: None,
     }
 }

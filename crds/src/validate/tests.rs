@@ -158,3 +158,21 @@ fn names() {
         assert!(validate_name(wrong).is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn a_deadline_that_no_job_can_keep() {
+    let deadline = |text: &str| ("/stability", json!({"checkpoints": 30, "duration": "20s", "deadline": text}));
+    let words = "is 1m, but stability.duration and stability.checkpoints at checkpointing.interval take 1m even";
+    assert_refused(&[deadline("1m")], "spec.stability.deadline", words);
+    assert_eq!(validate(&spec_with(&[deadline("61s")])), []);
+    let without = [("/checkpointing", Value::Null), deadline("21s")];
+    assert_eq!(validate(&spec_with(&without)), [], "no checkpoints are waited for");
+}
+
+#[test]
+fn exponential_delays() {
+    let wrong = json!({"exponentialDelay": {"maxBackoff": "100ms"}});
+    assert_refused(&[("/restartStrategy", wrong)], "spec.restartStrategy", "shorter than initialBackoff, which is 1s");
+    let both = json!({"exponentialDelay": {}, "none": {}});
+    assert_refused(&[("/restartStrategy", both)], "spec.restartStrategy", "sets exponentialDelay and none");
+}

@@ -376,6 +376,12 @@ impl CheckpointCoordinator {
         self.counters
     }
 
+    /// Obeys other options from now on; checkpoints under way keep theirs.
+    pub fn reconfigure(&mut self, settings: CheckpointingSpec, now: Timestamp) {
+        self.next_periodic = self.next_periodic.min(now.plus(settings.interval));
+        self.settings = settings;
+    }
+
     /// The timeout, and how many are kept: [`CheckpointingSpec`].
     #[must_use]
     pub const fn settings(&self) -> &CheckpointingSpec {

@@ -27,6 +27,7 @@ mod execution;
 mod files;
 mod journal;
 mod operations;
+mod reconfigure;
 mod reporting;
 mod savepoints;
 mod start;
@@ -43,7 +44,7 @@ use crate::ledger::read::LedgerReader;
 use crate::ledger::{CheckpointKey, SavepointKind};
 use crate::message::{FromTaskManager, ToTaskManager};
 use crate::metadata::Metadata;
-use crate::options::JobOptions;
+use crate::options::{CheckpointingSpec, JobOptions, RestartStrategySpec};
 use crate::restart::{FailureCounts, RestartPolicy};
 use crate::status::{JobStatus, RequestStatus};
 use crate::store::{OperationId, StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
@@ -191,6 +192,23 @@ pub enum Command {
         /// URI of its directory or its `_metadata`.
         path: String,
     },
+    /// Obey other options from now on, without a restart.
+    Reconfigure(Box<Reconfiguration>),
+}
+
+/// Options that a running job takes over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reconfiguration {
+    /// Names them in the status.
+    pub id: String,
+    /// How checkpoints are taken and kept; what a running job cannot take over of it is left as it is
+    /// ([`crate::options::CheckpointingSpec::reconfigured`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpointing: Option<CheckpointingSpec>,
+    /// What happens after the next failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_strategy: Option<RestartStrategySpec>,
 }
 
 /// A savepoint that is asked for (K4).

@@ -5,8 +5,10 @@
 
 use crate::message::Alignment;
 use crate::time::TimeSpan;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::borrow::Cow;
+use std::fmt;
 
 /// What a job computes. Exactly one field is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -157,6 +159,18 @@ impl CheckpointingSpec {
         is_overruled.then(|| ("MaxConcurrentOverruled", message())).into_iter().collect()
     }
 
+    /// These options with what a running job can take over from `wanted` without a restart: all but what its tasks were
+    /// built for and where its checkpoints are.
+    #[must_use]
+    pub fn reconfigured(&self, wanted: &Self) -> Self {
+        Self {
+            mode: self.mode,
+            storage: self.storage.clone(),
+            storage_options: self.storage_options.clone(),
+            ..wanted.clone()
+        }
+    }
+
     /// Where savepoints go when a request names no place: `savepointStorage`, else `savepoints` below the storage of
     /// checkpoints. `None` with storage `JobManager`: a request must name one then.
     #[must_use]
@@ -209,6 +223,9 @@ pub struct RestartStrategySpec {
     /// Restart while failures are rarer than a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_rate: Option<FailureRate>,
+    /// Restart after delays that grow while the job keeps failing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exponential_delay: Option<ExponentialDelay>,
     /// The first failure ends the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub none: Option<NoRestart>,
@@ -239,6 +256,72 @@ pub struct FailureRate {
     /// Time before each restart.
     #[serde(default = "one_second")]
     pub delay: TimeSpan,
+}
+
+/// Restarts after a delay that grows with each failure, until the job has run for `resetAfter` without one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExponentialDelay {
+    /// Time before the first restart.
+    #[serde(default = "one_second")]
+    pub initial_backoff: TimeSpan,
+    /// The longest time before a restart.
+    #[serde(default = "one_minute")]
+    pub max_backoff: TimeSpan,
+    /// What the time grows by with each failure; at least 1.
+    #[serde(default = "one_and_a_half")]
+    pub multiplier: Decimal,
+    /// The share of the time by which it varies up or down, so that jobs do not restart in step; from 0 to 1.
+    #[serde(default = "one_tenth")]
+    pub jitter: Decimal,
+    /// After this time without a failure the next one counts as the first again.
+    #[serde(default = "one_hour")]
+    pub reset_after: TimeSpan,
+    /// Restarts before the job fails, counted since the last reset; without a limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+}
+
+/// A number that is not negative, in thousandths: `1.5` is 1500.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Decimal(pub u32);
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+impl Serialize for Decimal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(f64::from(self.0) / 1000.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        let thousandths = (number * 1000.0).round();
+        if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
+            return Err(de::Error::custom(format!("{number} is out of range: write a number from 0 to 4000000")));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it lies within the range of u32")]
+        Ok(Self(thousandths as u32))
+    }
+}
+
+impl JsonSchema for Decimal {
+    fn schema_name() -> Cow<'static, str> {
+        "Decimal".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "number", "minimum": 0 })
+    }
 }
 
 /// No options: written `none: {}`.
@@ -282,6 +365,15 @@ const fn one_second() -> TimeSpan {
 const fn one_minute() -> TimeSpan {
     TimeSpan::from_secs(60)
 }
+const fn one_hour() -> TimeSpan {
+    TimeSpan::from_secs(3600)
+}
+const fn one_and_a_half() -> Decimal {
+    Decimal(1500)
+}
+const fn one_tenth() -> Decimal {
+    Decimal(100)
+}
 const fn default_timeout() -> TimeSpan {
     TimeSpan::from_secs(600)
 }
@@ -292,6 +384,19 @@ fn default_storage() -> String {
 impl Default for FixedDelay {
     fn default() -> Self {
         Self { attempts: default_attempts(), delay: one_second() }
+    }
+}
+
+impl Default for ExponentialDelay {
+    fn default() -> Self {
+        Self {
+            initial_backoff: one_second(),
+            max_backoff: one_minute(),
+            multiplier: one_and_a_half(),
+            jitter: one_tenth(),
+            reset_after: one_hour(),
+            attempts: None,
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! counts once, merging is commutative and idempotent, and a failure before a planned restart joins it.
 
 use crate::ids::{Attempt, Generation};
-use crate::options::{FailureRate, FixedDelay, RestartStrategySpec};
+use crate::options::{Decimal, ExponentialDelay, FailureRate, FixedDelay, RestartStrategySpec};
 use crate::time::{TimeSpan, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,21 @@ pub enum RestartPolicy {
         /// Time before each restart.
         delay: TimeSpan,
     },
+    /// Restarts after delays that grow while failures follow each other within `reset_after`.
+    ExponentialDelay {
+        /// Time before the first restart.
+        initial: TimeSpan,
+        /// The longest time before a restart.
+        max: TimeSpan,
+        /// What the time grows by.
+        multiplier: Decimal,
+        /// The share of it by which it varies.
+        jitter: Decimal,
+        /// Time without a failure that begins a new count.
+        reset_after: TimeSpan,
+        /// Restarts before the job fails; without a limit when absent.
+        attempts: Option<u32>,
+    },
 }
 
 /// The answer of a policy.
@@ -57,20 +72,42 @@ pub enum RestartDecision {
 pub enum InvalidRestartStrategy {
     /// More than one strategy is set.
     #[error(
-        "restartStrategy sets {found}; exactly one of fixedDelay, failureRate and none may be set: remove the others"
+        "restartStrategy sets {found}; exactly one of fixedDelay, failureRate, exponentialDelay and none may be set: remove \
+         the others"
     )]
     Ambiguous {
         /// The names of those that are set.
         found: String,
     },
     /// The block is there, but empty.
-    #[error("restartStrategy is empty; set one of fixedDelay, failureRate and none, or remove it for the default")]
+    #[error(
+        "restartStrategy is empty; set one of fixedDelay, failureRate, exponentialDelay and none, or remove it for the \
+         default"
+    )]
     Empty,
     /// The window cannot hold so many failures.
     #[error("restartStrategy.failureRate.maxFailures is {found}; at most {} failures can be followed: lower it", WINDOW_LIMIT - 1)]
     WindowTooLarge {
         /// The value.
         found: u32,
+    },
+    /// The window cannot hold so many failures.
+    #[error(
+        "restartStrategy.exponentialDelay.attempts is {found}; at most {} failures can be followed: lower it, or remove it \
+         for no limit",
+        WINDOW_LIMIT - 1
+    )]
+    TooManyAttempts {
+        /// The value.
+        found: u32,
+    },
+    /// Delays that contradict each other.
+    #[error("restartStrategy.exponentialDelay.{field} {problem}")]
+    Backoff {
+        /// Which option.
+        field: &'static str,
+        /// What is wrong with it, and what to do.
+        problem: String,
     },
 }
 
@@ -84,17 +121,54 @@ impl RestartPolicy {
         let Some(spec) = spec else {
             return Ok(if checkpointing { Self::fixed_delay(&FixedDelay::default()) } else { Self::None });
         };
-        match (&spec.fixed_delay, &spec.failure_rate, &spec.none) {
-            (Some(fixed), None, None) => Ok(Self::fixed_delay(fixed)),
-            (None, Some(rate), None) => Self::failure_rate(rate),
-            (None, None, Some(_)) => Ok(Self::None),
-            (None, None, None) => Err(InvalidRestartStrategy::Empty),
-            (fixed, rate, none) => {
-                let set = [("fixedDelay", fixed.is_some()), ("failureRate", rate.is_some()), ("none", none.is_some())];
+        match (&spec.fixed_delay, &spec.failure_rate, &spec.exponential_delay, &spec.none) {
+            (Some(fixed), None, None, None) => Ok(Self::fixed_delay(fixed)),
+            (None, Some(rate), None, None) => Self::failure_rate(rate),
+            (None, None, Some(exponential), None) => Self::exponential_delay(exponential),
+            (None, None, None, Some(_)) => Ok(Self::None),
+            (None, None, None, None) => Err(InvalidRestartStrategy::Empty),
+            (fixed, rate, exponential, none) => {
+                let set = [
+                    ("fixedDelay", fixed.is_some()),
+                    ("failureRate", rate.is_some()),
+                    ("exponentialDelay", exponential.is_some()),
+                    ("none", none.is_some()),
+                ];
                 let names: Vec<_> = set.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
                 Err(InvalidRestartStrategy::Ambiguous { found: names.join(" and ") })
             }
         }
+    }
+
+    fn exponential_delay(spec: &ExponentialDelay) -> Result<Self, InvalidRestartStrategy> {
+        let ExponentialDelay { initial_backoff, max_backoff, multiplier, jitter, reset_after, attempts } = spec;
+        let wrong = |field, problem: String| Err(InvalidRestartStrategy::Backoff { field, problem });
+        if max_backoff < initial_backoff {
+            let problem =
+                format!("is {max_backoff}, shorter than initialBackoff, which is {initial_backoff}: raise it");
+            return wrong("maxBackoff", problem);
+        }
+        if *multiplier < Decimal(1000) {
+            return wrong("multiplier", format!("is {multiplier}, must be at least 1: delays do not shrink"));
+        }
+        if *jitter > Decimal(1000) {
+            return wrong("jitter", format!("is {jitter}, must be from 0 to 1: it is a share of the delay"));
+        }
+        if reset_after <= max_backoff {
+            let problem = format!("is {reset_after}, must be longer than maxBackoff, which is {max_backoff}: raise it");
+            return wrong("resetAfter", problem);
+        }
+        if let Some(found) = attempts.filter(|attempts| *attempts as usize >= WINDOW_LIMIT) {
+            return Err(InvalidRestartStrategy::TooManyAttempts { found });
+        }
+        Ok(Self::ExponentialDelay {
+            initial: *initial_backoff,
+            max: *max_backoff,
+            multiplier: *multiplier,
+            jitter: *jitter,
+            reset_after: *reset_after,
+            attempts: *attempts,
+        })
     }
 
     const fn fixed_delay(fixed: &FixedDelay) -> Self {
@@ -148,8 +222,45 @@ impl RestartPolicy {
                 }
                 RestartDecision::RestartAt(now.plus(delay))
             }
+            Self::ExponentialDelay { initial, max, multiplier, jitter, reset_after, attempts } => {
+                let failures = counts.in_a_row(reset_after);
+                if let Some(attempts) = attempts.filter(|attempts| failures > *attempts as usize) {
+                    let reason = format!(
+                        "restartStrategy.exponentialDelay allows {attempts} restarts; this was failure {failures} without \
+                         {reset_after} between two"
+                    );
+                    return RestartDecision::GiveUp { reason };
+                }
+                let delay = grown(initial, max, multiplier, failures);
+                RestartDecision::RestartAt(now.plus(varied(delay, jitter, counts).min(max)))
+            }
         }
     }
+}
+
+/// `initial` × `multiplier` for each failure after the first, at most `max`.
+fn grown(initial: TimeSpan, max: TimeSpan, multiplier: Decimal, failures: usize) -> TimeSpan {
+    let mut delay = initial;
+    for _ in 1..failures {
+        if delay >= max {
+            break;
+        }
+        delay = TimeSpan(delay.0.saturating_mul(u64::from(multiplier.0)) / 1000);
+    }
+    delay.min(max)
+}
+
+/// The delay, up to a share of it longer or shorter. The failure it follows decides by how much, so that the JobManager and
+/// the controller agree without randomness.
+fn varied(delay: TimeSpan, jitter: Decimal, counts: &FailureCounts) -> TimeSpan {
+    let last = counts.window.iter().max_by_key(|failure| failure.at);
+    let seed = last.map_or(0, |last| last.at.0 ^ last.generation.0.rotate_left(40));
+    // Finalizer of SplitMix64.
+    let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let share = (mixed ^ (mixed >> 31)) % 2001;
+    let range = delay.0.saturating_mul(u64::from(jitter.0)) / 1000;
+    TimeSpan(delay.0 - range + range.saturating_mul(share) / 1000)
 }
 
 /// What counts as one failure (F1).
@@ -232,6 +343,15 @@ impl FailureCounts {
     #[must_use]
     pub fn within(&self, interval: TimeSpan, now: Timestamp) -> usize {
         self.window.iter().filter(|failure| now.since(failure.at) < interval).count()
+    }
+
+    /// The last failures between which there was never a time of `quiet`: at most as many as the window holds.
+    #[must_use]
+    pub fn in_a_row(&self, quiet: TimeSpan) -> usize {
+        let mut times: Vec<_> = self.window.iter().map(|failure| failure.at).collect();
+        times.sort_unstable();
+        let gaps = times.windows(2).rev().take_while(|pair| pair[1].since(pair[0]) < quiet);
+        if times.is_empty() { 0 } else { 1 + gaps.count() }
     }
 
     /// Counts a failure; one that is counted already changes nothing.

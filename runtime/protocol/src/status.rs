@@ -89,6 +89,8 @@ pub struct JobStatus {
     /// Requests with their answers: savepoints as the ledger tells them, the last 50; checkpoints, disposals and refusals
     /// as this process remembers them.
     pub requests: Vec<RequestStatus>,
+    /// The id of the options that were last taken over without a restart; absent while those of the manifest are obeyed.
+    pub options_id: Option<String>,
     /// Notes that a condition should show: `(reason, message)`, such as an older directory of the same name (N1).
     pub notices: Vec<Notice>,
 }

@@ -32,6 +32,7 @@ impl JobMaster {
             Command::TriggerCheckpoint { id } => self.request_checkpoint(id),
             Command::Savepoint(request) => self.request_savepoint(request),
             Command::Dispose { id, path } => self.request_disposal(id, &path),
+            Command::Reconfigure(options) => self.reconfigure(*options),
         }
     }
 

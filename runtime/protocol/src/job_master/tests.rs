@@ -3,6 +3,7 @@
 
 mod bench;
 mod deletes;
+mod reconfigure;
 mod restore;
 mod savepoints;
 

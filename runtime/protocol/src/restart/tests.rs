@@ -25,8 +25,11 @@ fn without_a_spec_the_default_depends_on_checkpointing() {
 
 #[test]
 fn two_strategies_are_refused_by_name() {
-    let spec =
-        RestartStrategySpec { fixed_delay: Some(FixedDelay::default()), failure_rate: None, none: Some(NoRestart {}) };
+    let spec = RestartStrategySpec {
+        fixed_delay: Some(FixedDelay::default()),
+        none: Some(NoRestart {}),
+        ..RestartStrategySpec::default()
+    };
     let error = RestartPolicy::from_spec(Some(&spec), true).unwrap_err().to_string();
     assert!(error.contains("fixedDelay and none"), "{error}");
     assert_eq!(
@@ -169,4 +172,80 @@ proptest::proptest! {
         one.merge(&a);
         proptest::prop_assert_eq!(one, merged);
     }
+}
+
+fn exponential(text: &str) -> Result<RestartPolicy, InvalidRestartStrategy> {
+    let spec: ExponentialDelay = serde_json::from_str(text).unwrap();
+    let spec = RestartStrategySpec { exponential_delay: Some(spec), ..RestartStrategySpec::default() };
+    RestartPolicy::from_spec(Some(&spec), true)
+}
+
+/// Fails after each of these seconds, and gives the delays in milliseconds.
+fn delays(policy: RestartPolicy, times: &[u64]) -> Vec<Option<u64>> {
+    let mut counts = FailureCounts::new(1);
+    let fail = |(number, time): (usize, &u64)| {
+        let failure = attempt(1, u32::try_from(number).unwrap() + 1);
+        match policy.on_failure(&mut counts, failure, None, at(*time)) {
+            RestartDecision::RestartAt(due) => Some(due.since(at(*time)).0),
+            RestartDecision::GiveUp { .. } => None,
+        }
+    };
+    times.iter().enumerate().map(fail).collect()
+}
+
+#[test]
+fn exponential_delays_grow_to_their_limit_and_begin_anew_after_a_quiet_time() {
+    let defaults = exponential("{}").unwrap();
+    assert_eq!(
+        defaults,
+        RestartPolicy::ExponentialDelay {
+            initial: TimeSpan::from_secs(1),
+            max: TimeSpan::from_secs(60),
+            multiplier: Decimal(1500),
+            jitter: Decimal(100),
+            reset_after: TimeSpan::from_secs(3600),
+            attempts: None,
+        }
+    );
+    let policy = exponential(r#"{"jitter": 0, "maxBackoff": "4s", "resetAfter": "100s"}"#).unwrap();
+    let some = |delays: &[u64]| delays.iter().copied().map(Some).collect::<Vec<_>>();
+    assert_eq!(delays(policy, &[10, 20, 30, 40, 50]), some(&[1000, 1500, 2250, 3375, 4000]));
+    assert_eq!(delays(policy, &[10, 20, 119, 219]), some(&[1000, 1500, 2250, 1000]), "219 s is 100 s after 119 s");
+    let endless: Vec<_> = (0..200).collect();
+    assert_eq!(delays(policy, &endless).last(), Some(&Some(4000)), "also when the window is full");
+}
+
+#[test]
+fn exponential_attempts_count_from_the_last_quiet_time() {
+    let policy = exponential(r#"{"jitter": 0, "multiplier": 2, "attempts": 2, "resetAfter": "100s"}"#).unwrap();
+    assert_eq!(delays(policy, &[10, 20, 30]), [Some(1000), Some(2000), None]);
+    assert_eq!(delays(policy, &[10, 20, 130]), [Some(1000), Some(2000), Some(1000)]);
+}
+
+#[test]
+fn jitter_varies_the_delay_within_its_share_and_alike_for_all_who_decide() {
+    let policy =
+        exponential(r#"{"initialBackoff": "10s", "jitter": 0.5, "multiplier": 1, "resetAfter": "1h"}"#).unwrap();
+    let times: Vec<_> = (0..60).map(|n| n * 7).collect();
+    let first = delays(policy, &times);
+    assert_eq!(first, delays(policy, &times));
+    let found: std::collections::BTreeSet<_> = first.into_iter().flatten().collect();
+    assert!(found.iter().all(|delay| (5000..=15_000).contains(delay)), "{found:?}");
+    assert!(found.len() > 30 && found.first() < Some(&7000) && found.last() > Some(&13_000), "{found:?}");
+}
+
+#[test]
+fn exponential_delays_that_contradict_each_other_are_refused_by_name() {
+    for (text, words) in [
+        (r#"{"maxBackoff": "100ms"}"#, "maxBackoff is 100ms, shorter than initialBackoff, which is 1s"),
+        (r#"{"multiplier": 0.9}"#, "multiplier is 0.9, must be at least 1"),
+        (r#"{"jitter": 1.1}"#, "jitter is 1.1, must be from 0 to 1"),
+        (r#"{"resetAfter": "30s"}"#, "resetAfter is 30s, must be longer than maxBackoff, which is 1m"),
+        (r#"{"attempts": 64}"#, "attempts is 64; at most 63"),
+    ] {
+        let error = exponential(text).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let error = serde_json::from_str::<ExponentialDelay>(r#"{"jitter": -1}"#).unwrap_err().to_string();
+    assert!(error.contains("-1 is out of range"), "{error}");
 }

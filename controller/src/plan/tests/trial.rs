@@ -1,0 +1,243 @@
+//! Until a revision is stable, and back to the last stable one.
+
+use super::*;
+use sluice_protocol::failure::{Failure, Fault};
+
+const BROKEN: &str = "INSERT INTO a SELECT c FROM b;";
+
+fn seconds(n: u64) -> Timestamp {
+    NOW.plus(TimeSpan::from_secs(n))
+}
+
+/// Revision 2 of a job whose first one was stable: its tasks run since `at`, and it is on trial.
+fn on_trial(at: Timestamp) -> Facts {
+    let facts = changed(running());
+    let mut stopping = after(&facts, &plan(&facts));
+    exit(&mut stopping, ExitKind::Stopped);
+    let next = plan(&stopping);
+    let mut facts = after(&stopping, &next);
+    facts.pods.retain(|pod| pod.generation == Generation(2));
+    facts.report = Some(report(at));
+    facts.connected = true;
+    facts.now = at;
+    after(&facts, &plan(&facts))
+}
+
+fn report(since: Timestamp) -> JobStatus {
+    JobStatus {
+        state: JobState::Running,
+        generation: Generation(2),
+        attempt: Attempt(1),
+        since,
+        ledger_entry: 20,
+        ..JobStatus::default()
+    }
+}
+
+fn report_of(facts: &mut Facts) -> &mut JobStatus {
+    facts.report.as_mut().expect("is there")
+}
+
+#[test]
+fn ready_and_stable_after_the_time_and_the_checkpoints() {
+    let mut facts = on_trial(NOW);
+    facts.lifecycle.stability.checkpoints = 2;
+    let early = plan(&facts);
+    assert_eq!((early.view.ready, early.view.progressing, early.view.reason.as_str()), (false, true, "Stabilizing"));
+    assert_eq!(early.wake_at, Some(seconds(30)));
+    facts.now = seconds(30);
+    report_of(&mut facts).completed_checkpoints = 1;
+    assert!(!plan(&facts).view.ready, "one checkpoint of two");
+    report_of(&mut facts).completed_checkpoints = 2;
+    facts.now = seconds(29);
+    assert!(!plan(&facts).view.ready, "a second too early");
+    facts.now = seconds(30);
+    let stable = plan(&facts);
+    assert!(stable.view.ready);
+    assert_eq!(stable.memory.trial, None);
+    assert_eq!(stable.memory.stable.as_ref().map(|stable| stable.revision), Some(2));
+}
+
+/// A restart begins the count anew: neither its time nor its checkpoints from before count.
+#[test]
+fn a_restart_begins_anew() {
+    let mut facts = on_trial(NOW);
+    facts.now = seconds(29);
+    report_of(&mut facts).completed_checkpoints = 5;
+    report_of(&mut facts).attempt = Attempt(2);
+    report_of(&mut facts).since = seconds(29);
+    let mut facts = after(&facts, &plan(&facts));
+    facts.now = seconds(59);
+    assert!(!plan(&facts).view.ready, "no checkpoint since the restart");
+    report_of(&mut facts).completed_checkpoints = 6;
+    assert!(plan(&facts).view.ready);
+}
+
+#[test]
+fn a_job_without_checkpoints_waits_for_none_and_a_finished_one_is_stable() {
+    let mut facts = on_trial(NOW);
+    facts.now = seconds(30);
+    facts.frozen.as_mut().expect("is there").checkpointing = None;
+    facts.program = facts
+        .frozen
+        .clone()
+        .map(|spec| Program { spec, config_map: facts.memory.program.clone() })
+        .ok_or_else(|| unreachable!());
+    assert!(plan(&facts).view.ready);
+
+    let mut facts = on_trial(NOW);
+    exit(&mut facts, ExitKind::Finished);
+    let finished = plan(&facts);
+    assert_eq!(finished.view.state, Some(StreamJobState::Finished));
+    assert_eq!(finished.memory.stable.as_ref().map(|stable| stable.revision), Some(2));
+}
+
+/// It reached Running, and crashes ever again (facts: operators that call the first Running stable never roll back).
+#[test]
+fn a_crash_loop_that_reached_running_is_rolled_back_at_the_deadline() {
+    let mut facts = on_trial(NOW);
+    let failure = Failure::restart("OperatorPanicked", Fault::Internal, "the operator broke");
+    let run = sluice_protocol::ids::Run { generation: Generation(2), attempt: Attempt(9) };
+    let record = sluice_protocol::failure::FailureRecord { at: NOW, run, task_manager: None, subtask: None, failure };
+    report_of(&mut facts).failures.push(record);
+    report_of(&mut facts).attempt = Attempt(9);
+    report_of(&mut facts).since = seconds(320);
+    facts.now = seconds(329);
+    let waits = plan(&facts);
+    assert_eq!((waits.memory.stop.clone(), waits.wake_at), (None, Some(seconds(330))), "5 minutes and the 30 s");
+    facts = after(&facts, &waits);
+    facts.now = seconds(330);
+    let stop = plan(&facts);
+    assert_eq!((stop.command.clone(), stop.view.reason.as_str()), (Some(Command::Stop), "RollingBack"));
+    let mut facts = after(&facts, &stop);
+    facts.now = seconds(360);
+    let back = plan(&facts);
+    assert_eq!((created(&back)[0], back.memory.revision), ((3, JM), 3), "it did not end in time");
+    assert_eq!(back.spec, facts.stable);
+    assert_eq!(directive(&back), json!({"id": "3-0", "seen": 20, "start": "resumeLatest"}));
+    let given_up = back.memory.rolled_back.clone().expect("is told");
+    assert_eq!((given_up.revision, given_up.reason.as_str()), (2, "NotStable"));
+    assert!(given_up.message.contains("not stable within 5m30s"), "{}", given_up.message);
+    assert!(given_up.message.contains("the operator broke"), "{}", given_up.message);
+}
+
+fn rolled_back() -> Facts {
+    let mut facts = on_trial(NOW);
+    exit(&mut facts, ExitKind::UserError);
+    let back = plan(&facts);
+    assert_eq!((created(&back)[0], back.memory.revision), ((3, JM), 3));
+    let mut facts = after(&facts, &back);
+    facts.pods.retain(|pod| pod.generation == Generation(3));
+    facts.report = Some(JobStatus { generation: Generation(3), completed_checkpoints: 1, ..report(NOW) });
+    facts.connected = true;
+    facts.now = seconds(60);
+    after(&facts, &plan(&facts))
+}
+
+#[test]
+fn a_failed_revision_is_rolled_back_at_once_and_told_until_the_next_edit() {
+    let facts = rolled_back();
+    let told = plan(&facts);
+    assert!(told.view.ready && !told.acts() && told.command.is_none(), "{told:?}");
+    assert_eq!(told.view.degraded.as_ref().map(|wrong| wrong.reason.as_str()), Some("RolledBack"));
+    assert_eq!(told.memory.stable.as_ref().map(|stable| stable.revision), Some(3));
+
+    // A new version of the operator writes the same spec with more fields: another name, the same spec.
+    let mut renamed = facts.clone();
+    renamed.program.as_mut().expect("is right").config_map = "pv-program-renamed".to_owned();
+    assert!(plan(&renamed).memory.stop.is_none());
+
+    let mut job = job();
+    job.spec.program.sql = Some("INSERT INTO a SELECT d FROM b;".to_owned());
+    let edited = Facts { program: validate_program(&job, None), spec_generation: 3, ..facts.clone() };
+    let again = plan(&edited);
+    assert_eq!((again.command.clone(), again.memory.rolled_back.clone()), (Some(Command::Stop), None));
+
+    // The edit that undoes the change: nothing is left to tell.
+    let undone = Facts { program: super::facts().program, spec_generation: 3, ..facts };
+    let undone = plan(&undone);
+    assert_eq!((undone.command, undone.memory.rolled_back, undone.view.degraded), (None, None, None));
+}
+
+#[test]
+fn a_nonce_tries_the_given_up_spec_again() {
+    let facts = rolled_back();
+    let mut job = job();
+    job.spec.program.sql = Some(BROKEN.to_owned());
+    job.spec.restart_nonce = Some(1);
+    let edited = Facts { program: validate_program(&job, None), spec_generation: 3, ..facts };
+    assert_eq!(plan(&edited).command, Some(Command::Stop));
+}
+
+#[test]
+fn a_spent_strategy_is_rolled_back_and_a_rollback_that_fails_too_stays_failed() {
+    for fails in [ExitKind::Failed, ExitKind::UserError] {
+        let mut facts = on_trial(NOW);
+        exit(&mut facts, fails);
+        assert_eq!(plan(&facts).memory.revision, 3, "{fails:?}");
+        facts.lifecycle.stability.rollback = false;
+        let stays = plan(&facts);
+        assert_eq!((stays.memory.revision, stays.view.progressing), (2, false), "{fails:?}");
+    }
+    let mut facts = rolled_back();
+    exit(&mut facts, ExitKind::Failed);
+    let failed = plan(&facts);
+    assert_eq!((failed.view.state, failed.memory.revision), (Some(StreamJobState::Failed), 3));
+    let rests = after(&facts, &failed);
+    assert!(!plan(&rests).acts(), "the spec that was given up does not start by itself");
+}
+
+#[test]
+fn a_first_revision_that_fails_has_nothing_to_go_back_to() {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    exit(&mut facts, ExitKind::UserError);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Invalid));
+    facts = after(&first, &plan(&first));
+    facts.now = seconds(10_000);
+    assert!(plan(&facts).memory.stop.is_none());
+}
+
+/// K7: the newest checkpoint that the old program can read, else the snapshot before the upgrade, and what that costs.
+#[test]
+fn a_checkpoint_that_the_stable_program_cannot_read_leads_to_the_snapshot_before() {
+    let mut facts = on_trial(NOW);
+    facts.memory.trial.as_mut().expect("on trial").snapshot = Some("s3://bucket/savepoint".to_owned());
+    exit(&mut facts, ExitKind::UserError);
+    let back = plan(&facts);
+    assert_eq!(directive(&back)["start"], "resumeLatest");
+    let mut facts = after(&facts, &back);
+    let record = ExitRecord::new(ExitKind::UserError, "SnapshotIncompatible", "state of 'sum' has no operator");
+    exit_with(&mut facts, record);
+    let earlier = plan(&facts);
+    assert_eq!((created(&earlier)[0], earlier.memory.revision), ((4, JM), 3));
+    let directive_of = directive(&earlier);
+    assert_eq!(
+        (&directive_of["id"], &directive_of["start"]["path"]["from"]),
+        (&json!("3-rollback"), &json!("s3://bucket/savepoint"))
+    );
+    let message = earlier.memory.rolled_back.clone().expect("is told").message;
+    assert!(message.contains("output since the snapshot s3://bucket/savepoint is written again"), "{message}");
+
+    // Once: when that does not help either, the job has failed.
+    let mut facts = after(&facts, &earlier);
+    let record = ExitRecord::new(ExitKind::UserError, "SnapshotNotFound", "there is nothing");
+    exit_with(&mut facts, record);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Invalid));
+}
+
+#[test]
+fn a_newer_edit_during_the_trial_is_one_more_upgrade_and_the_stable_one_stays() {
+    let facts = on_trial(NOW);
+    let mut job = job();
+    job.spec.program.sql = Some("INSERT INTO a SELECT d FROM b;".to_owned());
+    let facts = Facts { program: validate_program(&job, None), spec_generation: 3, ..facts };
+    let mut stopping = after(&facts, &plan(&facts));
+    exit(&mut stopping, ExitKind::Stopped);
+    let next = plan(&stopping);
+    assert_eq!((next.memory.revision, next.memory.stable.as_ref().map(|stable| stable.revision)), (3, Some(1)));
+    let mut facts = after(&stopping, &next);
+    exit(&mut facts, ExitKind::UserError);
+    let back = plan(&facts);
+    assert_eq!((back.memory.revision, back.spec), (4, facts.stable));
+}

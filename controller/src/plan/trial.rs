@@ -1,0 +1,200 @@
+//! A revision's trial: until it is stable, and what happens when it never is (docs/operator.md).
+
+use super::{Planner, View, rejection};
+use crate::facts::{GivenUp, Program, Rejection, Stable, Stop, Trial};
+use sluice_crds::{StopCause, StreamJobState};
+use sluice_protocol::Attempt;
+use sluice_protocol::job_master::{Directive, StartFrom};
+use sluice_protocol::status::JobState;
+
+/// Why a program cannot go on from what it was given.
+const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "SnapshotUnreadable"];
+
+impl Planner<'_> {
+    /// Whether the wanted spec is the one that was given up for the stable one.
+    pub(super) fn is_given_up(&self, program: &Program) -> bool {
+        let Some(given_up) = &self.plan.memory.rolled_back else { return false };
+        match &self.facts.given_up {
+            Some(spec) => super::change::classify(spec, &program.spec) == super::change::Change::Nothing,
+            None => given_up.program == program.config_map,
+        }
+    }
+
+    /// Follows the run of a revision on trial, and ends the trial when it is stable.
+    pub(super) fn watch_trial(&mut self) {
+        let Some(report) = &self.facts.report else { return };
+        let run = (report.generation, report.attempt);
+        if report.generation != self.plan.memory.generation || report.attempt == Attempt(0) {
+            return;
+        }
+        let Some(trial) = self.plan.memory.trial.clone() else { return self.settle_older() };
+        let before = if (trial.generation, trial.attempt) == run {
+            trial.checkpoints_before
+        } else if report.attempt == Attempt(1) {
+            0
+        } else {
+            report.completed_checkpoints
+        };
+        let completed = report.completed_checkpoints.saturating_sub(before);
+        let stability = &self.facts.lifecycle.stability;
+        let needed = stability.effective_checkpoints(self.spec().and_then(|spec| spec.checkpointing.as_ref()));
+        let (runs, due) = (report.state == JobState::Running, report.since.plus(stability.duration));
+        self.plan.memory.trial = Some(Trial { generation: run.0, attempt: run.1, checkpoints_before: before, ..trial });
+        if runs && self.facts.now < due {
+            self.wake_at(due);
+        } else if runs && completed >= u64::from(needed) {
+            self.settle();
+        }
+    }
+
+    /// The revision is stable.
+    pub(super) fn settle(&mut self) {
+        let memory = &mut self.plan.memory;
+        if memory.trial.take().is_some() {
+            let (revision, program) = (memory.revision, memory.program.clone());
+            memory.stable = Some(Stable { revision, program });
+            self.tell(false, "Stable", format!("revision {revision} is stable"));
+        }
+    }
+
+    /// What ran before there were trials is as good as stable.
+    fn settle_older(&mut self) {
+        let memory = &mut self.plan.memory;
+        if memory.stable.is_none() {
+            memory.stable = Some(Stable { revision: memory.revision, program: memory.program.clone() });
+        }
+    }
+
+    /// What is told while all tasks run and the revision is on trial.
+    pub(super) fn on_trial(&self, view: View) -> View {
+        if !view.ready || self.plan.memory.trial.is_none() {
+            return view;
+        }
+        let stability = &self.facts.lifecycle.stability;
+        let checkpoints = stability.effective_checkpoints(self.spec().and_then(|spec| spec.checkpointing.as_ref()));
+        let message = format!(
+            "all tasks run; ready after {} without a restart and {checkpoints} checkpoints in it",
+            stability.duration
+        );
+        View { ready: false, progressing: true, reason: "Stabilizing".to_owned(), message, ..view }
+    }
+
+    /// Whether the revision on trial has had its time, and there is a stable one to return to.
+    pub(super) fn is_overdue(&mut self) -> bool {
+        if !self.can_roll_back() {
+            return false;
+        }
+        let checkpointing = self.spec().and_then(|spec| spec.checkpointing.as_ref());
+        let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
+        let Some(due) = self.plan.memory.trial.as_ref().map(|trial| trial.since.plus(deadline)) else { return false };
+        if self.facts.now < due {
+            self.wake_at(due);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn can_roll_back(&self) -> bool {
+        let memory = &self.plan.memory;
+        let is_other = |stable: &Stable| stable.program != memory.program;
+        self.facts.lifecycle.stability.rollback
+            && memory.trial.is_some()
+            && memory.stable.as_ref().is_some_and(is_other)
+            && self.facts.stable.is_some()
+    }
+
+    pub(super) fn roll_back_overdue(&mut self) {
+        let checkpointing = self.spec().and_then(|spec| spec.checkpointing.as_ref());
+        let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
+        let message = format!("it was not stable within {deadline} (stability.deadline): {}", self.last_trouble());
+        self.roll_back(&rejection("NotStable", message));
+    }
+
+    fn last_trouble(&self) -> String {
+        let report = self.facts.report.as_ref();
+        let failure = report.and_then(|report| report.failures.first()).map(|record| record.failure.message.clone());
+        let generation = self.facts.memory.generation;
+        let problem = || {
+            let mut pods = self.facts.pods.iter().filter(|pod| pod.generation == generation);
+            pods.find_map(|pod| pod.problem.as_ref().map(|problem| problem.message.clone()))
+        };
+        failure.or_else(problem).unwrap_or_else(|| self.facts.told.message.clone())
+    }
+
+    /// Runs the last stable spec again, as a revision of its own.
+    fn roll_back(&mut self, cause: &Rejection) {
+        let (Some(stable), Some(spec)) = (self.plan.memory.stable.clone(), self.facts.stable.clone()) else { return };
+        let memory = &mut self.plan.memory;
+        let snapshot = memory.trial.as_ref().and_then(|trial| trial.snapshot.clone());
+        let revision = memory.revision;
+        let message =
+            format!("revision {revision} was given up: {}; revision {} runs again", cause.message, stable.revision);
+        memory.rolled_back = Some(GivenUp {
+            revision,
+            program: memory.program.clone(),
+            reason: cause.reason.clone(),
+            message: message.clone(),
+            at: self.facts.now,
+        });
+        self.tell(true, "RolledBack", message);
+        let stop =
+            Stop { since: self.facts.now, cause: StopCause::RollBack, savepoint_request: None, savepoint: snapshot };
+        self.begin_revision(&Program { spec, config_map: stable.program }, Some(&stop));
+    }
+
+    /// The job has ended by a failure: a revision on trial is given up for the stable one, and a rolled-back one that
+    /// cannot read the newest checkpoint starts from the snapshot before the upgrade (K7).
+    pub(super) fn fail(&mut self, state: StreamJobState, reason: &str, message: &str) {
+        if self.facts.deleting {
+            return self.end(state, reason, message);
+        }
+        if self.can_roll_back() {
+            return self.roll_back(&rejection(reason, message.to_owned()));
+        }
+        match self.earlier_snapshot(reason) {
+            Some(snapshot) => self.restore_earlier(snapshot),
+            None => self.end(state, reason, message),
+        }
+    }
+
+    fn earlier_snapshot(&self, reason: &str) -> Option<String> {
+        let memory = &self.plan.memory;
+        let snapshot = memory.trial.as_ref()?.snapshot.clone()?;
+        let is_latest = matches!(&memory.directive, Some(Directive { start: StartFrom::ResumeLatest, .. }));
+        (memory.rolled_back.is_some() && is_latest && UNREADABLE.contains(&reason)).then_some(snapshot)
+    }
+
+    fn restore_earlier(&mut self, snapshot: String) {
+        let memory = &mut self.plan.memory;
+        let seen = memory.ledger_entry;
+        let id = format!("{}-rollback", memory.revision);
+        let start = StartFrom::Path { from: snapshot.clone(), allow_non_restored_state: false };
+        memory.directive = Some(Directive { id, seen, start });
+        let words = format!("; output since the snapshot {snapshot} is written again");
+        if let Some(given_up) = &mut memory.rolled_back {
+            given_up.message.push_str(&words);
+        }
+        self.tell(
+            true,
+            "OutputWrittenAgain",
+            format!("the newest checkpoint cannot be read by the stable revision{words}"),
+        );
+        self.next_generation("RolledBack", "the snapshot before the upgrade is restored");
+    }
+
+    /// What a rolled-back job says of itself for as long as the spec is the one that was given up.
+    pub(super) fn rolled_back(&self) -> Option<Rejection> {
+        let given_up = self.plan.memory.rolled_back.as_ref()?;
+        Some(rejection(
+            "RolledBack",
+            format!("{} ({}); the next change of the spec is tried anew", given_up.message, given_up.reason),
+        ))
+    }
+
+    /// Forgets what was given up once another spec is wanted.
+    pub(super) fn forget_given_up(&mut self) {
+        if self.facts.program.as_ref().is_ok_and(|program| !self.is_given_up(program)) {
+            self.plan.memory.rolled_back = None;
+        }
+    }
+}
