@@ -36,7 +36,13 @@ struct Adjustments {
 }
 
 fn stream_job() -> Adjustments {
-    Adjustments { replacements: replacements(), keywords: keywords(), rules: RULES, not_null: NOT_NULL, scale: Some(scale()) }
+    Adjustments {
+        replacements: replacements(),
+        keywords: keywords(),
+        rules: RULES,
+        not_null: NOT_NULL,
+        scale: Some(scale()),
+    }
 }
 
 fn adjusted(derived: &CustomResourceDefinition, adjustments: &Adjustments) -> CustomResourceDefinition {

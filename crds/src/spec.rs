@@ -4,8 +4,8 @@
 
 #![allow(clippy::duplicated_attributes, reason = "every printer column has a name, a type and a path")]
 
-use crate::periodic::PeriodicSavepointsSpec;
 use crate::lifecycle::{DeletionSpec, StabilitySpec, UpgradeSpec};
+use crate::periodic::PeriodicSavepointsSpec;
 use crate::status::StreamJobStatus;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube_derive::CustomResource;

@@ -15,6 +15,7 @@
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
 
 pub mod job;
+pub mod story;
 
 use anyhow::{Context as _, bail};
 use sluice_tests::harness::Services;

@@ -4,76 +4,22 @@
 
 use serde_json::Value;
 use sluice_e2e::job::{Job, checkpoint, condition, restored};
-use sluice_e2e::{Cluster, Namespace, apply, kubectl};
+use sluice_e2e::story::Story;
+use sluice_e2e::{Cluster, kubectl};
 use sluice_protocol::ledger::CheckpointKey;
 use sluice_protocol::{CheckpointId, Generation};
-use sluice_tests::harness::ledger::{Ledger, open_store};
-use sluice_tests::harness::pageviews::{Load, PageViewJob, expected_counts, materialised_counts};
-use sluice_tests::harness::{kafka, unique, wait_for};
-use std::thread::JoinHandle;
+use sluice_tests::harness::pageviews::Load;
+use sluice_tests::harness::wait_for;
 use std::time::Duration;
 
-const EVENTS: u64 = 200_000;
-const LOAD: Load = Load { seed: 3, events: EVENTS, apps: 60, partitions: 4, duration: Duration::from_secs(60) };
-/// Below the bucket.
-const PREFIX: &str = "demo";
+const LOAD: Load = Load { seed: 3, events: 200_000, apps: 60, partitions: 4, duration: Duration::from_secs(60) };
 /// How often both pods are killed at most, until a kill falls into a checkpoint.
 const TRIES: u64 = 4;
-
-/// The job, its input under way.
-struct Story {
-    cluster: Cluster,
-    namespace: Namespace,
-    job: Job,
-    input: String,
-    output: String,
-    producer: JoinHandle<()>,
-}
-
-impl Story {
-    async fn begin(cluster: Cluster) -> Self {
-        let namespace = cluster.namespace("pageviews").expect("a namespace");
-        let (input, output) = (unique("test"), unique("pv"));
-        let bootstrap = &cluster.services.kafka;
-        kafka::create_topics(bootstrap, &[(&input, LOAD.partitions), (&output, 2)]).await.expect("topics");
-        let producer = LOAD.produce(bootstrap, &input);
-        let manifest = PageViewJob {
-            kafka: &cluster.kafka_pods,
-            input: &input,
-            output: &output,
-            parallelism: 2,
-            interval: "2s",
-            storage: &format!("s3://{}/{PREFIX}", cluster.services.s3.bucket),
-            storage_options: &cluster.storage_options(),
-        }
-        .manifest();
-        apply(&namespace.name, &manifest).expect("applied");
-        let job = Job { namespace: namespace.name.clone(), name: "pageviews".to_owned() };
-        Self { cluster, namespace, job, input, output, producer }
-    }
-
-    async fn ledger(&self) -> Ledger {
-        let store = open_store(&self.cluster.services.s3, PREFIX);
-        Ledger::read(&store, &self.job.directory().expect("the job")).await
-    }
-
-    /// Produces the rest and waits until the materialised counts are those of the input.
-    fn finish(&mut self) {
-        let producer = std::mem::replace(&mut self.producer, std::thread::spawn(|| ()));
-        producer.join().expect("the producer");
-        let bootstrap = &self.cluster.services.kafka;
-        let expected = expected_counts(bootstrap, &self.input).expect("the input");
-        assert_eq!(expected.values().sum::<u64>(), EVENTS);
-        wait_for("the counts", Duration::from_secs(90), || {
-            (materialised_counts(bootstrap, &self.output).ok()? == expected).then_some(())
-        });
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_pods_change_no_count() {
     let Some(cluster) = Cluster::from_environment() else { return };
-    let mut story = Story::begin(cluster).await;
+    let mut story = Story::begin(cluster, LOAD, "").await;
     kill_task_manager(&story.job);
     kill_job_manager(&story.job);
     let tries = kill_both_in_checkpoint(&story).await;
@@ -160,7 +106,7 @@ fn check_what_a_person_sees(story: &Story, kills: u64) {
     let Story { namespace, job, .. } = story;
     let line = kubectl(&["-n", &namespace.name, "get", "streamjobs"]).expect("a table");
     assert!(line.contains("Running"), "{line}");
-    let ready = job.wait_status("Ready", Duration::from_secs(30), |status| {
+    let ready = job.wait_status("Ready", Duration::from_secs(60), |status| {
         condition(status, "Ready").is_some_and(|(value, ..)| value == "True")
     });
     assert!(condition(&ready, "Degraded").is_none_or(|(value, ..)| value == "False"), "{ready:#}");

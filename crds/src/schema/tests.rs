@@ -15,7 +15,7 @@ fn schema_of(crd: &mut Value) -> &mut Value {
 
 #[test]
 fn every_rule_and_keyword_finds_its_place() {
-    for (mut crd, Adjustments { replacements, keywords, rules, not_null }) in all() {
+    for (mut crd, Adjustments { replacements, keywords, rules, not_null, scale: _ }) in all() {
         let schema = schema_of(&mut crd);
         let places = rules.iter().map(|rule| rule.at).chain(not_null.iter().copied());
         for place in places.chain(keywords.iter().map(|(at, _)| *at)).chain(replacements.iter().map(|(at, _)| *at)) {

@@ -47,6 +47,12 @@ impl Ledger {
         Self { entries }
     }
 
+    /// Its entries, in order.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
     /// Whether the generation that triggered this checkpoint ended while it was pending: the last that it appended is
     /// an earlier one, so this one became neither complete nor failed.
     #[must_use]

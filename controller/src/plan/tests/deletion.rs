@@ -99,8 +99,14 @@ fn a_last_savepoint_is_waited_for_and_cancelled_when_it_fails() {
     for (state, command) in
         [(RequestState::Pending, None), (RequestState::Completed, None), (RequestState::Failed, Some(Command::Cancel))]
     {
-        let request =
-            RequestStatus { id: "deletion".to_owned(), kind: RequestKind::Stop, state, path: None, failure: None };
+        let request = RequestStatus {
+            id: "deletion".to_owned(),
+            kind: RequestKind::Stop,
+            state,
+            path: None,
+            failure: None,
+            snapshot: None,
+        };
         facts.report.as_mut().expect("is there").requests = vec![request];
         let plan = plan(&facts);
         assert_eq!((plan.command, plan.finalizer), (command, None), "{state:?}");

@@ -115,7 +115,7 @@ fn a_crash_loop_that_reached_running_is_rolled_back_at_the_deadline() {
     assert_eq!((created(&back)[0], back.memory.revision), ((3, JM), 3), "it did not end in time");
     assert_eq!(back.spec, facts.stable);
     assert_eq!(directive(&back), json!({"id": "3-0", "seen": 20, "start": "resumeLatest"}));
-    let given_up = back.memory.rolled_back.clone().expect("is told");
+    let given_up = back.memory.rolled_back.expect("is told");
     assert_eq!((given_up.revision, given_up.reason.as_str()), (2, "NotStable"));
     assert!(given_up.message.contains("not stable within 5m30s"), "{}", given_up.message);
     assert!(given_up.message.contains("the operator broke"), "{}", given_up.message);
@@ -151,7 +151,7 @@ fn a_failed_revision_is_rolled_back_at_once_and_told_until_the_next_edit() {
     job.spec.program.sql = Some("INSERT INTO a SELECT d FROM b;".to_owned());
     let edited = Facts { program: validate_program(&job, None), spec_generation: 3, ..facts.clone() };
     let again = plan(&edited);
-    assert_eq!((again.command.clone(), again.memory.rolled_back.clone()), (Some(Command::Stop), None));
+    assert_eq!((again.command, again.memory.rolled_back), (Some(Command::Stop), None));
 
     // The edit that undoes the change: nothing is left to tell.
     let undone = Facts { program: super::facts().program, spec_generation: 3, ..facts };

@@ -20,7 +20,7 @@ fn answer(facts: &mut Facts, id: &str, state: RequestState) {
     let path = (state == RequestState::Completed).then(|| SAVEPOINT.to_owned());
     let failure = (state == RequestState::Failed)
         .then(|| Failure::restart("SavepointExpired", Fault::External, "it took too long"));
-    let request = RequestStatus { id: id.to_owned(), kind: RequestKind::Stop, state, path, failure };
+    let request = RequestStatus { id: id.to_owned(), kind: RequestKind::Stop, state, path, failure, snapshot: None };
     facts.report.as_mut().expect("is there").requests = vec![request];
 }
 
@@ -52,7 +52,7 @@ fn a_savepoint_is_asked_for_under_one_id_until_it_is_there_then_the_new_spec_sta
     assert_eq!(asked(&plan(&stopping)).as_deref(), Some("upgrade-1-1"), "asked again, it is the same request");
     answer(&mut stopping, "upgrade-1-1", RequestState::Pending);
     let waits = plan(&stopping);
-    assert_eq!((waits.command, waits.memory.stop.clone()), (None, stopping.memory.stop.clone()));
+    assert_eq!((waits.command, waits.memory.stop), (None, stopping.memory.stop.clone()));
     answer(&mut stopping, "upgrade-1-1", RequestState::Completed);
     let taken = plan(&stopping);
     assert_eq!(taken.memory.stop.as_ref().and_then(|stop| stop.savepoint.as_deref()), Some(SAVEPOINT));
@@ -273,7 +273,7 @@ fn options_are_taken_over_without_a_restart_until_the_job_manager_says_so() {
     let again = plan(&facts);
     assert!(again.command.is_some(), "until it says so");
     assert_eq!(again.delete_programs, ["pv-program-old"], "what its pod has mounted stays");
-    facts.report.as_mut().expect("is there").options_id = Some(program.clone());
+    facts.report.as_mut().expect("is there").options_id = Some(program);
     facts.programs.clear();
     let done = plan(&facts);
     assert!(done.command.is_none() && !done.acts());

@@ -1,0 +1,79 @@
+//! The promise: a deleted StreamJob goes, in good situations with a terminal entry in its ledger, in bad ones all the same.
+
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use sluice_e2e::job::Job;
+use sluice_e2e::{Cluster, Namespace, apply, kubectl};
+use sluice_protocol::ledger::LedgerState;
+use sluice_tests::harness::ledger::{Ledger, open_store};
+use sluice_tests::harness::wait_for;
+use std::time::Duration;
+
+const SQL: &str = "CREATE TABLE s (k BIGINT) WITH ('connector'='datagen', 'rows-per-second'='10'); CREATE TABLE t (k BIGINT) WITH ('connector'='blackhole'); INSERT INTO t SELECT k FROM s;";
+const PREFIX: &str = "deletion";
+
+fn start(cluster: &Cluster, namespace: &Namespace, name: &str, extra: &str) -> Job {
+    let (bucket, options) = (&cluster.services.s3.bucket, cluster.storage_options());
+    apply(&namespace.name, &format!(
+        "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: {name}}}\nspec:\n  program:\n    sql: |\n      {SQL}\n  checkpointing: {{interval: 1s, storage: \"s3://{bucket}/{PREFIX}\", storageOptions: {options}}}\n{extra}"
+    )).expect("applied");
+    Job { namespace: namespace.name.clone(), name: name.to_owned() }
+}
+
+fn delete(job: &Job) {
+    kubectl(&["-n", &job.namespace, "delete", "streamjob", &job.name, "--wait=false"]).expect("deleted");
+}
+
+fn wait_gone(job: &Job, timeout: Duration) {
+    wait_for(&format!("{} to be gone", job.name), timeout, || {
+        let left = kubectl(&["-n", &job.namespace, "get", "streamjob", &job.name, "--ignore-not-found", "-o", "name"]);
+        left.ok()?.trim().is_empty().then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_job_ends_its_ledger_and_goes_also_in_bad_situations() {
+    let Some(cluster) = Cluster::from_environment() else { return };
+    let namespace = cluster.namespace("deletion").expect("a namespace");
+    let running = start(&cluster, &namespace, "running", "");
+    let saved = start(&cluster, &namespace, "saved", "  deletion: {savepoint: true}\n");
+    let lost = start(&cluster, &namespace, "lost", "");
+    let invalid = start(&cluster, &namespace, "invalid", "  image: registry.invalid/no-such-image:1\n");
+    let suspended = start(&cluster, &namespace, "suspended", "  state: Suspended\n");
+    let ledgers = [&running, &saved].map(|job| job.directory().expect("the job"));
+    for job in [&running, &saved, &lost] {
+        job.wait_checkpoint(1);
+    }
+    // The controller asks for nothing of a JobManager that is gone, and starts no other one.
+    lost.kill_pods(&["lost-1-jm"]).expect("killed");
+    for job in [&running, &saved, &lost, &invalid, &suspended] {
+        delete(job);
+    }
+    for job in [&running, &saved, &lost, &invalid, &suspended] {
+        wait_gone(job, Duration::from_secs(60));
+    }
+    let store = open_store(&cluster.services.s3, PREFIX);
+    for (directory, state) in ledgers.iter().zip([LedgerState::Cancelled, LedgerState::Stopped]) {
+        let ledger = Ledger::read(&store, directory).await;
+        let last = ledger.entries().last().expect("an entry").folded();
+        assert_eq!(last.state, state, "{}", ledger.story());
+        let taken = last.savepoints.len();
+        assert_eq!(taken, usize::from(state == LedgerState::Stopped), "{}", ledger.story());
+    }
+    wait_for("no pods", Duration::from_secs(60), || {
+        let pods = kubectl(&["-n", &namespace.name, "get", "pods", "-o", "name"]);
+        pods.ok()?.trim().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_namespace_goes_with_a_job_that_runs_in_it() {
+    let Some(cluster) = Cluster::from_environment() else { return };
+    let namespace = cluster.namespace("deletion").expect("a namespace");
+    start(&cluster, &namespace, "running", "").wait_checkpoint(1);
+    kubectl(&["delete", "namespace", &namespace.name, "--wait=false"]).expect("deleted");
+    wait_for("the namespace to be gone", Duration::from_secs(90), || {
+        let left = kubectl(&["get", "namespace", &namespace.name, "--ignore-not-found", "-o", "name"]);
+        left.ok()?.trim().is_empty().then_some(())
+    });
+}
