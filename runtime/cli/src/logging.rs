@@ -15,8 +15,10 @@ pub(crate) enum LogFormat {
 
 /// Begins to log. `quiet` commands, those a person waits for, log warnings only unless `RUST_LOG` says otherwise.
 pub(crate) fn start(format: LogFormat, quiet: bool) {
-    // What fails with the S3 client's credentials is told once by the error itself, in a sentence.
-    let default = if quiet { "warn,aws_config=error" } else { "info,aws_config=error" };
+    // What fails with the S3 client's credentials is told once by the error itself, in a sentence; what fails in a task,
+    // by the command that runs it.
+    let default =
+        if quiet { "warn,aws_config=error,sluice_node::task_manager::worker=error" } else { "info,aws_config=error" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second start, in a test, keeps the first.

@@ -2,6 +2,7 @@
 //! compared with counts made another way.
 
 pub(crate) mod collect;
+mod storages;
 
 use crate::data_plane::DataPlane;
 use crate::edge;
@@ -54,12 +55,17 @@ pub(crate) fn options(storage: Option<&Path>) -> JobOptions {
 
 /// Counts rows per key. The keys go round, so each of them comes `ROWS / KEYS` times.
 pub(crate) fn program(rows_per_second: Option<u32>, sink: &Collected) -> Program {
+    program_of(KEYS, rows_per_second, sink)
+}
+
+/// The same with so many keys.
+fn program_of(keys: i64, rows_per_second: Option<u32>, sink: &Collected) -> Program {
     let rate = format!(", 'rows-per-second'='{}'", rows_per_second.unwrap_or(10_000_000));
     let sql = format!(
         "CREATE TABLE numbers (n BIGINT) WITH ('connector'='datagen', 'number-of-rows'='{ROWS}', \
            'fields.n.kind'='sequence', 'fields.n.start'='0', 'fields.n.end'='{}'{rate});
          CREATE TABLE counts (k BIGINT, c BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
-         INSERT INTO counts SELECT n % {KEYS} AS k, COUNT(*) AS c FROM numbers GROUP BY n % {KEYS};",
+         INSERT INTO counts SELECT n % {keys} AS k, COUNT(*) AS c FROM numbers GROUP BY n % {keys};",
         ROWS - 1
     );
     let plan = PlanOptions { parallelism: 2, max_parallelism: 128 };
@@ -69,8 +75,12 @@ pub(crate) fn program(rows_per_second: Option<u32>, sink: &Collected) -> Program
 }
 
 fn expected() -> BTreeMap<i64, i64> {
+    expected_of(KEYS)
+}
+
+fn expected_of(keys: i64) -> BTreeMap<i64, i64> {
     (0..ROWS).fold(BTreeMap::new(), |mut counts, n| {
-        *counts.entry(n % KEYS).or_default() += 1;
+        *counts.entry(n % keys).or_default() += 1;
         counts
     })
 }
@@ -255,6 +265,7 @@ async fn storage_that_cannot_hold_a_ledger_is_refused_by_name() {
 /// A JobManager with its servers, as a process has it, on a job that was not read from a file.
 struct Cluster {
     job: JobDescription,
+    storage: store::Storage,
     rpc: SocketAddr,
     record: tokio::task::JoinHandle<ExitRecord>,
 }
@@ -264,8 +275,12 @@ pub(crate) fn job_id() -> JobId {
 }
 
 async fn start_cluster(program: Program, options: JobOptions) -> Cluster {
+    let storage = store::open_storage(&options).unwrap();
+    start_cluster_on(storage, program, options).await
+}
+
+async fn start_cluster_on(storage: store::Storage, program: Program, options: JobOptions) -> Cluster {
     let job = JobDescription { job: job_id(), program, options, restore: None };
-    let storage = store::open_storage(&job.options).unwrap();
     let master = JobMasterConfig {
         job: job.job.clone(),
         generation: Generation(1),
@@ -281,7 +296,8 @@ async fn start_cluster(program: Program, options: JobOptions) -> Cluster {
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let rpc = listener.local_addr().unwrap();
-    let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::WaitForStore });
+    let patience = Patience::WaitForStore;
+    let (driver, handle) = Driver::new(DriverConfig { master, storage: storage.clone(), patience });
     let server = job_manager::serve(listener, &handle, &job.job, Generation(1));
     drop(handle);
     let record = tokio::spawn(async move {
@@ -289,7 +305,7 @@ async fn start_cluster(program: Program, options: JobOptions) -> Cluster {
         server.await.unwrap();
         record
     });
-    Cluster { job, rpc, record }
+    Cluster { job, storage, rpc, record }
 }
 
 impl Cluster {
@@ -306,8 +322,8 @@ impl Cluster {
             data_address: plane.address().to_string(),
             fingerprint: self.job.program.graph.fingerprint(),
         };
-        let storage = store::open_storage(&self.job.options).unwrap();
-        let mut worker = Worker::new(registration, Equipment::new(self.job.clone(), storage).unwrap(), Some(plane));
+        let equipment = Equipment::new(self.job.clone(), self.storage.clone()).unwrap();
+        let mut worker = Worker::new(registration, equipment, Some(plane));
         let session = session::connect(&self.rpc.to_string()).await.unwrap();
         tokio::spawn(async move {
             worker.serve(session).await;

@@ -33,6 +33,15 @@ pub(crate) struct Storage {
     endpoint: String,
 }
 
+#[cfg(test)]
+impl Storage {
+    /// A store that a test has made.
+    pub(crate) fn on(store: Arc<dyn sluice_storage::ObjectStore>) -> Self {
+        let uri = store.uri().to_owned();
+        Self { executor: StoreExecutor::new(store, None), endpoint: uri.clone(), uri: Some(uri) }
+    }
+}
+
 /// Opens the storage that the options name. Contacts nobody.
 ///
 /// # Errors
