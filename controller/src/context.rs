@@ -1,5 +1,6 @@
 //! What every pass of the controller shares: client, caches, streams, and ways to tell.
 
+use crate::backoff::Backoff;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::streams::Streams;
@@ -17,4 +18,5 @@ pub struct Context {
     pub(crate) streams: std::sync::Arc<Streams>,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
+    pub(crate) backoff: Backoff,
 }

@@ -18,6 +18,7 @@
 
 pub mod apply;
 mod arguments;
+pub mod backoff;
 pub mod build;
 mod context;
 pub mod events;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A pass without any cause, against what nobody thought of.
 const RESYNC: Duration = Duration::from_secs(300);
-/// After an error.
+/// After facts could not be read.
 const RETRY: Duration = Duration::from_secs(5);
 /// After a conflict: the cache is about to catch up.
 const CONFLICT_RETRY: Duration = Duration::from_millis(200);
@@ -37,7 +37,14 @@ pub(crate) enum ReconcileError {
 pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     match &job.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() && !has_finalizer(job) => Ok(Action::await_change()),
-        Ok(job) => reconcile_job(job, &context).await.inspect(|_| context.metrics.count_pass("ok")),
+        Ok(job) => match context.backoff.remaining(&uid(job), spec_generation(job), crate::time::now()) {
+            // What woke this pass is looked at then.
+            Some(wait) => Ok(Action::requeue(wait.as_duration())),
+            None => reconcile_job(job, &context).await.inspect(|_| {
+                context.backoff.forget(&uid(job));
+                context.metrics.count_pass("ok");
+            }),
+        },
         Err(invalid) => {
             let message = format!("the StreamJob cannot be read: {}; is its CRD of another version?", invalid.error);
             tracing::warn!(name = invalid.metadata.name, "{message}");
@@ -62,9 +69,18 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     context.metrics.count_pass(error.name());
     tracing::warn!(name = job.meta().name, "{error}");
     let occurrence = Occurrence::new(true, error.name(), error.to_string());
+    let wait = context.backoff.failed(&uid(&*job), spec_generation(&*job), crate::time::now());
     let (object, context) = (job.object_ref(&()), Arc::clone(&context));
     tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
-    Action::requeue(RETRY)
+    Action::requeue(wait.as_duration())
+}
+
+fn uid(job: &impl Resource) -> String {
+    job.meta().uid.clone().unwrap_or_default()
+}
+
+fn spec_generation(job: &impl Resource) -> i64 {
+    job.meta().generation.unwrap_or_default()
 }
 
 async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, ReconcileError> {

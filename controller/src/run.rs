@@ -1,6 +1,7 @@
 //! Wiring: client, watches, streams, the HTTP server, and the loop that makes passes.
 
 use crate::arguments::Arguments;
+use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::events::Events;
 use crate::http;
@@ -57,6 +58,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let context = Arc::new(Context {
         events: Events::new(client.clone(), arguments.pod_name.clone()),
         metrics: Metrics::default(),
+        backoff: Backoff::default(),
         runtime_image: arguments.runtime_image.clone(),
         client,
         pods,

@@ -240,9 +240,11 @@ impl Planner<'_> {
     fn complete(&mut self, path: String, snapshot: Option<CheckpointInfo>) {
         let message = format!("taken: {path}");
         self.end(SavepointPhase::Completed, Reason::Succeeded, message);
+        let asked_at = self.facts.status.triggered_at.as_ref().map(from_micro_time);
         let status = &mut self.plan.status;
         status.path = Some(path);
         status.error = None;
+        status.duration = asked_at.map(|at| self.facts.now.since(at).to_string());
         if let Some(CheckpointInfo { triggered_at, completed_at, bytes, .. }) =
             snapshot.filter(|it| it.completed_at.0 > 0)
         {

@@ -47,6 +47,7 @@ fn shared(client: Client) -> Shared {
     let context = Context {
         events: Events::new(client.clone(), None),
         metrics: Metrics::default(),
+        backoff: crate::backoff::Backoff::default(),
         runtime_image: "runtime:1".to_owned(),
         client,
         pods: store().0,

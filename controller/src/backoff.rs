@@ -1,0 +1,93 @@
+//! When a StreamJob whose pass has failed is looked at again.
+//!
+//! A pass writes what it intends before it acts (C2), and that write starts the next pass: a call that is refused for
+//! long (a quota, a name that is taken) would be repeated as fast as the API server answers, each time with another
+//! status. So passes wait after a failure, whatever wakes them; a changed spec is looked at at once.
+
+use sluice_protocol::{TimeSpan, Timestamp};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// After the first failure; doubled by each further one.
+const FIRST: TimeSpan = TimeSpan::from_secs(1);
+/// At most: what else happens to the job waits as long.
+const LAST: TimeSpan = TimeSpan::from_secs(16);
+
+/// One that was not heard of for so long is gone.
+const FORGOTTEN: TimeSpan = TimeSpan::from_secs(3600);
+
+/// The StreamJobs whose last pass has failed, by uid.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    jobs: Mutex<HashMap<String, Failed>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    /// metadata.generation of the spec that it failed with.
+    spec_generation: i64,
+    failures: u32,
+    until: Timestamp,
+}
+
+impl Backoff {
+    /// A pass has failed: how long the next one waits.
+    pub fn failed(&self, uid: &str, spec_generation: i64, now: Timestamp) -> TimeSpan {
+        let mut jobs = self.lock();
+        let failures = match jobs.get(uid) {
+            Some(before) if before.spec_generation == spec_generation => before.failures.saturating_add(1),
+            _ => 1,
+        };
+        let wait = TimeSpan(FIRST.0 << (failures - 1).min(10)).min(LAST);
+        jobs.retain(|_, failed| now.since(failed.until) < FORGOTTEN);
+        jobs.insert(uid.to_owned(), Failed { spec_generation, failures, until: now.plus(wait) });
+        wait
+    }
+
+    /// A pass went through, or the StreamJob is gone.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// How long a pass has to wait yet, if it has to.
+    #[must_use]
+    pub fn remaining(&self, uid: &str, spec_generation: i64, now: Timestamp) -> Option<TimeSpan> {
+        let jobs = self.lock();
+        let failed = jobs.get(uid).filter(|failed| failed.spec_generation == spec_generation)?;
+        Some(failed.until.since(now)).filter(|wait| wait.0 > 0)
+    }
+
+    /// A panic elsewhere must not stop the controller: the map is whole at every step.
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Failed>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_767_225_600_000);
+
+    #[test]
+    fn waits_grow_to_a_limit_and_end_with_success() {
+        let backoff = Backoff::default();
+        let waits: Vec<_> = (0..7).map(|_| backoff.failed("a", 1, NOW).0 / 1000).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 16, 16]);
+        assert_eq!(backoff.remaining("a", 1, NOW), Some(LAST));
+        assert_eq!(backoff.remaining("a", 1, NOW.plus(LAST)), None);
+        assert_eq!(backoff.remaining("b", 1, NOW), None);
+        backoff.forget("a");
+        assert_eq!(backoff.remaining("a", 1, NOW), None);
+        assert_eq!(backoff.failed("a", 1, NOW), FIRST);
+    }
+
+    #[test]
+    fn a_changed_spec_waits_for_nothing() {
+        let backoff = Backoff::default();
+        backoff.failed("a", 1, NOW);
+        backoff.failed("a", 1, NOW);
+        assert_eq!(backoff.remaining("a", 2, NOW), None);
+        assert_eq!(backoff.failed("a", 2, NOW), FIRST);
+    }
+}
