@@ -9,8 +9,8 @@ const EXAMPLES: &str = "\
 Examples:
   # In a cluster, all namespaces (what the chart does):
   sluice-controller --runtime-image sluice/runtime:0.1.0
-  # From a workstation, one namespace, with the kubeconfig of KUBECONFIG or ~/.kube/config:
-  sluice-controller --runtime-image sluice/runtime:0.1.0 --namespace streams --listen 127.0.0.1:8080
+  # From a workstation, one namespace, no other replica, with the kubeconfig of KUBECONFIG or ~/.kube/config:
+  sluice-controller --runtime-image sluice/runtime:0.1.0 --namespaces streams --listen 127.0.0.1:8080
   # More words:
   RUST_LOG=sluice_controller=debug sluice-controller --runtime-image sluice/runtime:0.1.0
 
@@ -23,9 +23,13 @@ pub struct Arguments {
     /// Image of the job pods of StreamJobs whose spec names none
     #[arg(long, env = "SLUICE_RUNTIME_IMAGE", value_name = "IMAGE")]
     pub runtime_image: String,
-    /// Only StreamJobs of this namespace; all namespaces when absent
-    #[arg(long, env = "SLUICE_NAMESPACE", value_name = "NAME")]
-    pub namespace: Option<String>,
+    /// Only StreamJobs of these namespaces; all namespaces when absent
+    #[arg(long, env = "SLUICE_NAMESPACES", value_name = "NAME,NAME…", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+    /// Elect a leader among replicas by the Lease sluice-controller of this namespace, or by NAMESPACE/NAME; without it
+    /// this process takes itself for the only one
+    #[arg(long, env = "SLUICE_LEASE", value_name = "NAMESPACE[/NAME]")]
+    pub lease: Option<String>,
     /// Address of /metrics, /healthz and /readyz
     #[arg(long, env = "SLUICE_LISTEN", value_name = "HOST:PORT", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
@@ -38,6 +42,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Namespace and name of the Lease.
+    #[must_use]
+    pub fn lease(&self) -> Option<(&str, &str)> {
+        let lease = self.lease.as_deref().filter(|lease| !lease.is_empty())?;
+        Some(lease.split_once('/').unwrap_or((lease, "sluice-controller")))
+    }
+
     /// Logs to standard error, at level info unless RUST_LOG says otherwise.
     pub fn start_logging(&self) {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));

@@ -17,6 +17,15 @@ pub struct Context {
     pub(crate) config_maps: Store<ConfigMap>,
     pub(crate) streams: std::sync::Arc<Streams>,
     pub(crate) events: Events,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: std::sync::Arc<Metrics>,
     pub(crate) backoff: Backoff,
+}
+
+impl Context {
+    /// Until pods, Services and ConfigMaps have been listed once: a pass on an empty cache would take all for lost.
+    pub(crate) async fn wait_for_caches(&self) {
+        let Self { pods, services, config_maps, .. } = self;
+        // An error means that the watch has ended, with the controller.
+        let _ = tokio::join!(pods.wait_until_ready(), services.wait_until_ready(), config_maps.wait_until_ready());
+    }
 }

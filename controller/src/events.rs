@@ -3,6 +3,7 @@
 //! nothing.
 
 use crate::build::names;
+use crate::metrics::Metrics;
 use crate::plan::Occurrence;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -10,7 +11,7 @@ use kube::{Client, Resource};
 use sluice_crds::StreamJob;
 use sluice_protocol::{TimeSpan, Timestamp};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longer notes are refused by the API server.
 const NOTE: usize = 1_000;
@@ -26,14 +27,15 @@ const REMEMBERED: usize = 4_096;
 pub struct Events {
     recorder: Recorder,
     budget: Mutex<Budget>,
+    metrics: Arc<Metrics>,
 }
 
 impl Events {
     /// In the name of the controller's pod.
     #[must_use]
-    pub fn new(client: Client, pod: Option<String>) -> Self {
+    pub fn new(client: Client, pod: Option<String>, metrics: Arc<Metrics>) -> Self {
         let reporter = Reporter { controller: names::MANAGER.to_owned(), instance: pod };
-        Self { recorder: Recorder::new(client, reporter), budget: Mutex::default() }
+        Self { recorder: Recorder::new(client, reporter), budget: Mutex::default(), metrics }
     }
 
     /// Tells what happened to a StreamJob.
@@ -49,9 +51,12 @@ impl Events {
             let Occurrence { reason, message, .. } = occurrence;
             if !self.may_tell(object) {
                 tracing::info!(object = object.name, reason, "too many events, this one is only logged: {message}");
+                self.metrics.count_event("limited");
                 continue;
             }
-            if let Err(error) = self.recorder.publish(&build_event(occurrence), object).await {
+            let published = self.recorder.publish(&build_event(occurrence), object).await;
+            self.metrics.count_event(if published.is_ok() { "written" } else { "failed" });
+            if let Err(error) = published {
                 tracing::warn!(object = object.name, reason, "event could not be written: {error}");
             }
         }
@@ -172,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn the_same_again_is_counted_in_one_event() {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let events = Events::new(accepting(&calls), None);
+        let events = Events::new(accepting(&calls), None, Arc::default());
         for version in 0..5 {
             let uid = Some("u".to_owned());
             let resource_version = Some(version.to_string());
@@ -188,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_that_is_refused_fails_nothing_and_is_not_repeated() {
         let calls = Arc::new(AtomicUsize::new(0));
-        let events = Events::new(refusing(&calls), None);
+        let events = Events::new(refusing(&calls), None, Arc::default());
         let object = ObjectReference {
             uid: Some("u".to_owned()),
             namespace: Some("ns".to_owned()),

@@ -1,40 +1,52 @@
 //! `/metrics`, `/healthz` and `/readyz`.
 
 use crate::context::Context;
+use crate::pulse::Pulse;
 use crate::watches::Jobs;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 #[derive(Clone)]
-struct Served {
-    context: Arc<Context>,
-    jobs: Jobs,
+pub(crate) struct Served {
+    pub(crate) context: Arc<Context>,
+    pub(crate) jobs: Jobs,
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 /// Serves until the process ends.
-pub(crate) async fn serve(listener: TcpListener, context: Arc<Context>, jobs: Jobs) -> std::io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, served: Served) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(Served { context, jobs });
+        .with_state(served);
     axum::serve(listener, routes).await
 }
 
 async fn metrics(State(served): State<Served>) -> String {
     let states: Vec<_> = served.jobs.state().iter().map(|job| crate::watches::state_name(job)).collect();
-    served.context.metrics.encode(served.context.streams.connected(), &states)
+    served.context.metrics.set_seen(served.context.streams.connected(), &states);
+    served.context.metrics.encode()
 }
 
-/// Ready once every StreamJob is known.
+/// The loop turns, of a leader and of a standby alike.
+async fn healthz(State(served): State<Served>) -> (StatusCode, &'static str) {
+    if served.pulse.is_beating() {
+        return (StatusCode::OK, "ok");
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, "the loop that campaigns and hands out passes is stuck")
+}
+
+/// Ready once all that passes rest on has been listed, of a leader and of a standby alike.
 async fn readyz(State(served): State<Served>) -> (StatusCode, &'static str) {
-    let ready = tokio::time::timeout(std::time::Duration::from_millis(100), served.jobs.wait_until_ready()).await;
-    match ready {
-        Ok(Ok(())) => (StatusCode::OK, "ok"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "StreamJobs have not been listed yet"),
+    let listed = async { tokio::join!(served.jobs.wait_until_ready(), served.context.wait_for_caches()) };
+    match tokio::time::timeout(Duration::from_millis(100), listed).await {
+        Ok((Ok(()), ())) => (StatusCode::OK, "ok"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "StreamJobs and what belongs to them have not been listed yet"),
     }
 }

@@ -14,19 +14,24 @@
 //! Savepoint objects have passes of their own: [`savepoint`].
 //!
 //! Around it: [`watches`] feed passes, [`streams`] hold one status stream per JobManager (nothing is polled),
-//! [`events`], [`metrics`] and [`http`] tell about it.
+//! [`events`], [`metrics`] and [`http`] tell about it. Of several replicas one makes passes: [`leader`]; what changes
+//! something is sent by it alone ([`client`]).
 
 pub mod apply;
 mod arguments;
 pub mod backoff;
 pub mod build;
+mod client;
 mod context;
 pub mod events;
 pub mod facts;
 mod http;
+pub mod leader;
 pub mod metrics;
 pub mod observe;
 pub mod plan;
+mod pulse;
+mod queue;
 mod reconcile;
 mod run;
 pub mod savepoint;

@@ -4,6 +4,7 @@ use crate::apply::{ApplyError, apply, write_finalizers, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::Facts;
+use crate::metrics::STREAM_JOB;
 use crate::observe::{Source, job_manager_address, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
@@ -14,9 +15,12 @@ use kube::runtime::controller::Action;
 use sluice_crds::{StreamJob, StreamJobState};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A pass without any cause, against what nobody thought of.
 const RESYNC: Duration = Duration::from_secs(300);
+/// A pass that takes longer is given up and tried again.
+const PASS: Duration = Duration::from_secs(60);
 /// After facts could not be read.
 const RETRY: Duration = Duration::from_secs(5);
 /// After a conflict: the cache is about to catch up.
@@ -31,23 +35,44 @@ pub(crate) enum ReconcileError {
     /// The plan could not be carried out.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// It took too long.
+    #[error("the pass took longer than {} s; the API server or a JobManager does not answer", PASS.as_secs())]
+    TimedOut,
 }
 
-/// One pass.
+impl ReconcileError {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Observe(_) => "ObserveError",
+            Self::Apply(error) => error.name(),
+            Self::TimedOut => "TimedOut",
+        }
+    }
+}
+
+/// One pass, timed.
 pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let began = Instant::now();
+    let ended = tokio::time::timeout(PASS, reconcile_watched(&job, &context)).await;
+    context.metrics.observe_pass(STREAM_JOB, began.elapsed());
+    ended.unwrap_or(Err(ReconcileError::TimedOut))
+}
+
+async fn reconcile_watched(job: &WatchedJob, context: &Context) -> Result<Action, ReconcileError> {
     match &job.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() && !has_finalizer(job) => Ok(Action::await_change()),
         Ok(job) => match context.backoff.remaining(&uid(job), spec_generation(job), crate::time::now()) {
             // What woke this pass is looked at then.
             Some(wait) => Ok(Action::requeue(wait.as_duration())),
-            None => reconcile_job(job, &context).await.inspect(|_| {
+            None => reconcile_job(job, context).await.inspect(|_| {
                 context.backoff.forget(&uid(job));
-                context.metrics.count_pass("ok");
+                context.metrics.count_pass(STREAM_JOB, "ok");
             }),
         },
         Err(invalid) => {
             let message = format!("the StreamJob cannot be read: {}; is its CRD of another version?", invalid.error);
             tracing::warn!(name = invalid.metadata.name, "{message}");
+            context.metrics.count_unreadable(STREAM_JOB);
             let occurrence = Occurrence::new(true, "Unreadable", message);
             context.events.tell_of(&job.object_ref(&()), &[occurrence]).await;
             Ok(Action::await_change())
@@ -58,15 +83,15 @@ pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Re
 /// When a failed pass is tried again.
 pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     let ReconcileError::Apply(error) = error else {
-        context.metrics.count_pass("ObserveError");
+        context.metrics.count_pass(STREAM_JOB, error.name());
         tracing::warn!(name = job.meta().name, "{error}");
         return Action::requeue(RETRY);
     };
     if error.is_conflict() {
-        context.metrics.count_pass("Conflict");
+        context.metrics.count_pass(STREAM_JOB, "Conflict");
         return Action::requeue(CONFLICT_RETRY);
     }
-    context.metrics.count_pass(error.name());
+    context.metrics.count_pass(STREAM_JOB, error.name());
     tracing::warn!(name = job.meta().name, "{error}");
     let occurrence = Occurrence::new(true, error.name(), error.to_string());
     let wait = context.backoff.failed(&uid(&*job), spec_generation(&*job), crate::time::now());
@@ -110,7 +135,10 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         write_status(&context.client, job, &status).await?;
     }
     if due == Due::Now || remember {
-        context.metrics.count_status_write();
+        context.metrics.count_status_write(STREAM_JOB);
+        if plan.view.state == Some(StreamJobState::Restarting) && facts.told.state != plan.view.state {
+            context.metrics.count_restart(&plan.view.reason);
+        }
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
     Ok(next_pass(&facts, &plan, due))

@@ -1,22 +1,31 @@
-//! Wiring: client, watches, streams, the HTTP server, and the loop that makes passes.
+//! Wiring: client, watches, streams, the HTTP server, the election, and the loop that makes passes.
+//!
+//! Watches and server run from the start to the end, so that a standby has its caches warm; passes are made, and
+//! streams followed, by the replica that leads, for as long as it does.
 
 use crate::arguments::Arguments;
 use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::events::Events;
-use crate::http;
-use crate::metrics::Metrics;
+use crate::http::{self, Served};
+use crate::leader::{Candidate, Leadership};
+use crate::metrics::{Metrics, STREAM_JOB};
+use crate::pulse::Pulse;
+use crate::queue::Queue;
 use crate::reconcile::{reconcile, retry};
-use crate::savepoint;
 use crate::streams::Streams;
-use crate::watches::{self, Request, trim_config_map, trim_pod, trim_service};
+use crate::watches::{self, Jobs, Request, Source, trim_config_map, trim_pod, trim_service};
+use crate::{client, savepoint};
 use anyhow::Context as _;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::Client;
+use kube::config::Config;
 use kube::runtime::{applier, controller};
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -29,77 +38,146 @@ const CONCURRENCY: u16 = 16;
 /// StreamJobs with news that passes over other kinds may lag behind; past that they look at all.
 const TOUCHED: usize = 1024;
 
+/// How long passes that are under way at the end may take.
+const LAST_PASSES: Duration = Duration::from_secs(2);
+
 /// Runs the controller until SIGTERM or SIGINT; job pods go on without it.
 ///
 /// # Errors
 /// No configuration for a cluster, or the address of `--listen` cannot be taken.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client =
-        Client::try_default().await.context("no cluster: set KUBECONFIG, or run in a pod with a ServiceAccount")?;
+    let mut stopped = Box::pin(until_stopped()?);
+    let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run in a pod with a ServiceAccount")?;
     let listen = TcpListener::bind(arguments.listen).await;
     let listener = listen.with_context(|| format!("--listen {}: the address cannot be taken", arguments.listen))?;
-    let namespace = arguments.namespace.as_deref();
-    let (trigger, news) = mpsc::unbounded_channel();
-    let streams = Arc::new(Streams::new(trigger));
-    let (touched, _) = broadcast::channel(TOUCHED);
-    let forget = watches::forget(&streams, touched.clone());
-    let (jobs, job_requests) = watches::watch_jobs(&client, namespace, forget);
-    let (pods, pod_requests) = watches::watch_owned::<Pod>(&client, namespace, trim_pod);
-    let (services, service_requests) = watches::watch_owned::<Service>(&client, namespace, trim_service);
-    let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&client, namespace, trim_config_map);
-    let requests: Vec<BoxStream<'static, Request>> = vec![
-        job_requests.inspect(watches::touch(touched.clone())).boxed(),
-        pod_requests.boxed(),
-        service_requests.boxed(),
-        program_requests.boxed(),
-        watches::watch_programs(&client, namespace, jobs.clone()).boxed(),
-        UnboundedReceiverStream::new(news).map(watches::request).inspect(watches::touch(touched.clone())).boxed(),
-    ];
-    let context = Arc::new(Context {
-        events: Events::new(client.clone(), arguments.pod_name.clone()),
-        metrics: Metrics::default(),
-        backoff: Backoff::default(),
-        runtime_image: arguments.runtime_image.clone(),
-        client,
-        pods,
-        services,
-        config_maps,
-        streams,
-    });
-    tracing::info!(listen = %arguments.listen, namespace = namespace.unwrap_or("(all)"), "watching StreamJobs");
-    let server = http::serve(listener, Arc::clone(&context), jobs.clone());
-    let savepoints = savepoint::run(Arc::clone(&context), jobs.clone(), touched, arguments.namespace.clone());
-    let _savepoints = AbortOnDropHandle::new(tokio::spawn(savepoints));
-    let passes = make_passes(context, jobs, requests);
-    tokio::select! {
-        () = passes => anyhow::bail!("the watches ended"),
-        served = server => served.context("the HTTP server ended"),
-        stopped = until_stopped() => stopped,
-    }
-}
-
-/// Makes passes until the watches end.
-async fn make_passes(context: Arc<Context>, jobs: watches::Jobs, requests: Vec<BoxStream<'static, Request>>) {
-    let (queue, queued) = mpsc::unbounded_channel();
-    // Watches run by themselves: caches fill and streams are heard also while all passes are busy.
-    let watches = requests.into_iter().map(|requests| tokio::spawn(forward(requests, queue.clone())));
-    let watches: Vec<_> = watches.map(AbortOnDropHandle::new).collect();
-    drop(queue);
-    wait_for_caches(&context).await;
-    let config = controller::Config::default().concurrency(CONCURRENCY);
-    let pass = |job, context| AbortOnDropHandle::new(tokio::spawn(reconcile(job, context))).map(flatten).boxed();
-    applier(pass, retry, context, jobs, UnboundedReceiverStream::new(queued), config)
-        .for_each(|_| futures::future::ready(()))
-        .await;
-    drop(watches);
-}
-
-/// Hands requests on until nobody takes them any more.
-pub(crate) async fn forward<R>(mut requests: BoxStream<'static, R>, queue: mpsc::UnboundedSender<R>) {
-    while let Some(request) = requests.next().await {
-        if queue.send(request).is_err() {
-            return;
+    let metrics = Arc::new(Metrics::default());
+    let mut candidate = candidate(&arguments, &config, &metrics)?;
+    let leadership = match &candidate {
+        Some(candidate) => candidate.leadership(),
+        None => Arc::new(Leadership::alone()),
+    };
+    let client = client::build(&config, &metrics, Some(&leadership))?;
+    let replica = Replica::start(&arguments, client, metrics, leadership);
+    let pulse = Arc::new(Pulse::new());
+    let served =
+        Served { context: Arc::clone(&replica.context), jobs: replica.jobs.clone(), pulse: Arc::clone(&pulse) };
+    let mut server = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, served)));
+    {
+        let work = replica.lead(candidate.as_mut());
+        tokio::pin!(work);
+        tokio::select! {
+            () = &mut work => anyhow::bail!("the watches ended"),
+            () = pulse.beat() => {}
+            served = &mut server => served?.context("the HTTP server ended")?,
+            () = &mut stopped => {}
         }
+        replica.close();
+        // What is under way ends; what does not in time is given up with its request.
+        let _ = tokio::time::timeout(LAST_PASSES, work).await;
+    }
+    if let Some(candidate) = &mut candidate {
+        candidate.release().await;
+    }
+    tracing::info!("stopped; the jobs go on");
+    Ok(())
+}
+
+fn candidate(arguments: &Arguments, config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Candidate>> {
+    let Some(lease) = arguments.lease() else { return Ok(None) };
+    let client = client::build(config, metrics, None)?;
+    Ok(Some(Candidate::new(client, lease, arguments.pod_name.as_deref())))
+}
+
+/// What runs whether or not it leads.
+struct Replica {
+    context: Arc<Context>,
+    jobs: Jobs,
+    queue: Arc<Queue<Request>>,
+    savepoints: savepoint::Watched,
+    _watches: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Replica {
+    /// Begins to watch.
+    fn start(arguments: &Arguments, client: Client, metrics: Arc<Metrics>, leadership: Arc<Leadership>) -> Self {
+        let source = Source::new(client.clone(), &arguments.namespaces, Arc::clone(&metrics));
+        let (trigger, news) = mpsc::unbounded_channel();
+        let streams = Arc::new(Streams::new(trigger, leadership));
+        let (touched, _) = broadcast::channel(TOUCHED);
+        let (jobs, job_requests) = watches::watch_jobs(&source, watches::forget(&streams, touched.clone()));
+        let (pods, pod_requests) = watches::watch_owned::<Pod>(&source, trim_pod);
+        let (services, service_requests) = watches::watch_owned::<Service>(&source, trim_service);
+        let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&source, trim_config_map);
+        let requests: Vec<BoxStream<'static, Request>> = vec![
+            job_requests.inspect(watches::touch(touched.clone())).boxed(),
+            pod_requests.boxed(),
+            service_requests.boxed(),
+            program_requests.boxed(),
+            watches::watch_programs(&source, jobs.clone()).boxed(),
+            UnboundedReceiverStream::new(news).map(watches::request).inspect(watches::touch(touched.clone())).boxed(),
+        ];
+        let savepoints = savepoint::watch(&source, jobs.clone(), &touched, &metrics);
+        let queue = Queue::new(STREAM_JOB, &metrics);
+        // Watches run by themselves: caches fill and streams are heard also while all passes are busy.
+        let watches = requests.into_iter().map(|requests| tokio::spawn(Arc::clone(&queue).forward(requests)));
+        let watches = watches.map(AbortOnDropHandle::new).collect();
+        let namespaces =
+            if arguments.namespaces.is_empty() { "(all)".to_owned() } else { arguments.namespaces.join(",") };
+        tracing::info!(listen = %arguments.listen, namespaces, "watching StreamJobs");
+        let events = Events::new(client.clone(), arguments.pod_name.clone(), Arc::clone(&metrics));
+        let runtime_image = arguments.runtime_image.clone();
+        let backoff = Backoff::default();
+        let context = Context { client, runtime_image, pods, services, config_maps, streams, events, metrics, backoff };
+        Self { context: Arc::new(context), jobs, queue, savepoints, _watches: watches }
+    }
+
+    /// Leads whenever it may; ends when the watches do, or after [`Replica::close`].
+    async fn lead(&self, mut candidate: Option<&mut Candidate>) {
+        loop {
+            if let Some(candidate) = &mut candidate {
+                candidate.campaign().await;
+            }
+            tracing::info!("leading");
+            self.context.metrics.set_leader(true);
+            let held = async {
+                match &mut candidate {
+                    Some(candidate) => candidate.hold().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let passes = async {
+                let savepoints = self.savepoints.make_passes(Arc::clone(&self.context));
+                tokio::join!(self.make_passes(), savepoints)
+            };
+            tokio::select! {
+                () = held => {}
+                _ = passes => return,
+            }
+            self.context.metrics.set_leader(false);
+            self.close();
+            self.context.streams.clear();
+        }
+    }
+
+    /// Makes passes until [`Replica::close`].
+    async fn make_passes(&self) {
+        self.context.wait_for_caches().await;
+        // An error means that the watch has ended, with the controller.
+        let _ = self.jobs.wait_until_ready().await;
+        let queued = self.queue.open().map(Ok::<_, Infallible>);
+        // Whatever happened before, all is looked at.
+        watches::all(&self.jobs).into_iter().for_each(|request| self.queue.push(request));
+        let config = controller::Config::default().concurrency(CONCURRENCY);
+        let pass = |job, context| AbortOnDropHandle::new(tokio::spawn(reconcile(job, context))).map(flatten).boxed();
+        applier(pass, retry, Arc::clone(&self.context), self.jobs.clone(), queued, config)
+            .for_each(|_| futures::future::ready(()))
+            .await;
+    }
+
+    /// Begins no more passes.
+    fn close(&self) {
+        self.queue.close();
+        self.savepoints.close();
     }
 }
 
@@ -108,19 +186,13 @@ pub(crate) fn flatten<T>(ended: Result<T, tokio::task::JoinError>) -> T {
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Until pods, Services and ConfigMaps have been listed once: a pass on an empty cache would take all for lost.
-async fn wait_for_caches(context: &Context) {
-    let Context { pods, services, config_maps, .. } = context;
-    // An error means that the watch has ended, with the controller.
-    let _ = tokio::join!(pods.wait_until_ready(), services.wait_until_ready(), config_maps.wait_until_ready());
-}
-
-async fn until_stopped() -> anyhow::Result<()> {
+/// Heard from the first moment on.
+fn until_stopped() -> anyhow::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    tracing::info!("stopped; the jobs go on");
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }

@@ -19,4 +19,4 @@ mod run;
 mod status;
 mod watches;
 
-pub(crate) use run::{Touched, run};
+pub(crate) use run::{Touched, Watched, watch};

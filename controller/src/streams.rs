@@ -3,6 +3,7 @@
 //! A change in a report triggers a pass; nothing is polled. A stream that breaks is opened again, with backoff, for
 //! as long as a pass wants it; what its loss means is the planner's to say (C1).
 
+use crate::leader::Leadership;
 use crate::time::now;
 use kube::runtime::reflector::ObjectRef;
 use sluice_crds::StreamJob;
@@ -36,6 +37,7 @@ pub type Trigger = UnboundedSender<ObjectRef<StreamJob>>;
 pub struct Streams {
     jobs: Mutex<HashMap<JobId, Followed>>,
     trigger: Trigger,
+    leadership: Arc<Leadership>,
 }
 
 struct Followed {
@@ -69,10 +71,10 @@ impl Drop for Followed {
 }
 
 impl Streams {
-    /// No streams; news go to `trigger`.
+    /// No streams; news go to `trigger`, and nothing is asked without `leadership`.
     #[must_use]
-    pub fn new(trigger: Trigger) -> Self {
-        Self { jobs: Mutex::default(), trigger }
+    pub fn new(trigger: Trigger, leadership: Arc<Leadership>) -> Self {
+        Self { jobs: Mutex::default(), trigger, leadership }
     }
 
     /// Follows a JobManager, in place of an earlier one. With `None` the stream is closed, and its last report stays.
@@ -126,6 +128,11 @@ impl Streams {
         down + up >= 3 && down > up
     }
 
+    /// Forgets all: this replica does not lead any more.
+    pub fn clear(&self) {
+        lock(&self.jobs).clear();
+    }
+
     /// How many streams are up.
     #[must_use]
     pub fn connected(&self) -> usize {
@@ -133,7 +140,7 @@ impl Streams {
     }
 
     /// Asks the JobManager of `generation` for something; repeated with the same id it is done once. Nothing is
-    /// asked while its stream is down.
+    /// asked while its stream is down, or by a replica that does not lead.
     ///
     /// # Errors
     /// It does not answer, or refuses.
@@ -149,7 +156,7 @@ impl Streams {
             let followed = jobs.get(job).filter(|followed| followed.target.generation == generation);
             followed.and_then(|followed| lock(&followed.state).client.clone())
         };
-        match client {
+        match client.filter(|_| self.leadership.is_leading()) {
             Some(client) => client.execute(generation, request_id, command).await,
             None => Ok(false),
         }

@@ -3,6 +3,7 @@
 //! Each generator returns the files of the directories it owns as text; only this module writes or compares. A file in
 //! such a directory that no generator makes any more is removed, or reported by `--check`.
 
+mod chart_values;
 mod custom_resources;
 mod protobuf;
 
@@ -25,7 +26,7 @@ pub(crate) struct Arguments {
 struct Generated {
     /// Directory relative to the root of the checkout.
     directory: PathBuf,
-    /// Files in it with this extension belong to the generator.
+    /// Files in it whose names end so belong to the generator.
     extension: &'static str,
     /// File name to text.
     files: BTreeMap<String, String>,
@@ -34,7 +35,14 @@ struct Generated {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = workspace::root();
     let mut stale = Vec::new();
-    for generated in [protobuf::generate(&root)?, custom_resources::generate()?, custom_resources::generate_chart()?] {
+    let all = [
+        protobuf::generate(&root)?,
+        custom_resources::generate()?,
+        custom_resources::generate_chart()?,
+        chart_values::generate_schema(&root)?,
+        chart_values::generate_readme(&root)?,
+    ];
+    for generated in all {
         stale.extend(differences(&root, &generated)?);
         if !arguments.check {
             write(&root, &generated)?;

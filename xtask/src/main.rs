@@ -36,7 +36,7 @@ enum Command {
     Soak(soak::Arguments),
     /// Build the images without Docker, as archives
     Image(image::Arguments),
-    /// Write the files that are made from others: protobuf code, CRDs and the chart's copy of them
+    /// Write the files that are made from others: protobuf code, CRDs, the charts' copies, schema and README
     Generate(generate::Arguments),
     /// Bring a real single-node Kubernetes up or down, without Docker
     Testbed {

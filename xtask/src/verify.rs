@@ -5,6 +5,7 @@
 //! and what a killed run left is removed first. Services and cluster are started by the suite that needs them and end
 //! with it, also on Ctrl-C. The variables by which tests find them are listed in `e2e/README.md`.
 
+mod charts;
 #[cfg(test)]
 mod faults;
 pub(crate) mod requirements;

@@ -6,6 +6,7 @@ use super::watches::Savepoints;
 use crate::apply::{ApplyError, create_owned, ignore_gone};
 use crate::build::metadata;
 use crate::context::Context;
+use crate::metrics::SCHEDULE;
 use crate::plan::{Occurrence, PodReference};
 use crate::time;
 use crate::watches::WatchedJob;
@@ -55,7 +56,7 @@ pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Resu
 
 /// When a failed pass is tried again.
 pub(super) fn retry(job: Arc<WatchedJob>, error: &ApplyError, shared: Arc<Shared>) -> Action {
-    shared.context.metrics.count_pass(error.name());
+    shared.context.metrics.count_pass(SCHEDULE, error.name());
     tracing::warn!(job = job.meta().name, "{error}");
     Action::requeue(super::reconcile::RETRY)
 }

@@ -8,6 +8,7 @@ use super::watches::WatchedSavepoint;
 use crate::apply::ApplyError;
 use crate::build::names;
 use crate::context::Context;
+use crate::metrics::SAVEPOINT;
 use crate::plan::Occurrence;
 use crate::time;
 use crate::watches::Jobs;
@@ -20,6 +21,7 @@ use sluice_crds::{Savepoint, SavepointStatus};
 use sluice_protocol::{Generation, TimeSpan, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A pass without any cause, against what nobody thought of.
 pub(super) const RESYNC: Duration = Duration::from_secs(300);
@@ -39,11 +41,19 @@ pub(super) struct Shared {
     pub(super) jobs: Jobs,
 }
 
-/// One pass.
+/// One pass, timed.
 pub(super) async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
+    let began = Instant::now();
+    let ended = reconcile_watched(&savepoint, &shared).await;
+    shared.context.metrics.observe_pass(SAVEPOINT, began.elapsed());
+    ended
+}
+
+async fn reconcile_watched(savepoint: &WatchedSavepoint, shared: &Shared) -> Result<Action, ApplyError> {
     match &savepoint.0 {
-        Ok(savepoint) => reconcile_savepoint(savepoint, &shared).await,
+        Ok(savepoint) => reconcile_savepoint(savepoint, shared).await,
         Err(invalid) => {
+            shared.context.metrics.count_unreadable(SAVEPOINT);
             let message = format!("the Savepoint cannot be read: {}; is its CRD of another version?", invalid.error);
             let occurrence = Occurrence::new(true, "Unreadable", message);
             shared.context.events.tell_of(&savepoint.object_ref(&()), &[occurrence]).await;
@@ -55,10 +65,10 @@ pub(super) async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shar
 /// When a failed pass is tried again.
 pub(super) fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared: Arc<Shared>) -> Action {
     if error.is_conflict() {
-        shared.context.metrics.count_pass("Conflict");
+        shared.context.metrics.count_pass(SAVEPOINT, "Conflict");
         return Action::requeue(CONFLICT_RETRY);
     }
-    shared.context.metrics.count_pass(error.name());
+    shared.context.metrics.count_pass(SAVEPOINT, error.name());
     tracing::warn!(savepoint = savepoint.meta().name, "{error}");
     Action::requeue(RETRY)
 }
@@ -108,12 +118,12 @@ async fn take(savepoint: &Savepoint, shared: &Shared, facts: &Facts) -> Result<A
     let status = build_status(facts, &plan);
     if is_news(&facts.status, &status) {
         write_status(context, savepoint, &status).await?;
-        context.metrics.count_status_write();
+        context.metrics.count_status_write(SAVEPOINT);
         let occurrence = plan.occurrence(&facts.status);
         context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
     }
     ask_for(context, savepoint, &status, plan.ask.as_ref()).await;
-    context.metrics.count_pass("ok");
+    context.metrics.count_pass(SAVEPOINT, "ok");
     // One that has ended is looked at when it changes.
     Ok(if plan.reason.is_none() { Action::await_change() } else { next_pass(facts.now, plan.wake_at) })
 }

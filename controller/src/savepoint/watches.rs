@@ -1,16 +1,13 @@
 //! What starts a pass over a Savepoint: a change of it, and whatever happens to the StreamJob it names.
 
-use crate::watches::{Jobs, WatchedJob, log_errors};
+use crate::watches::{Jobs, Source, WatchedJob};
 use futures::{Stream, StreamExt};
-use kube::api::Api;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::ReconcileRequest;
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use sluice_crds::Savepoint;
-use std::convert::Infallible;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 
@@ -19,39 +16,28 @@ pub(crate) type WatchedSavepoint = DeserializeGuard<Savepoint>;
 /// The cache of all Savepoints.
 pub(crate) type Savepoints = Store<WatchedSavepoint>;
 /// What starts a pass.
-pub(super) type Request = Result<ReconcileRequest<WatchedSavepoint>, Infallible>;
+pub(super) type Request = ReconcileRequest<WatchedSavepoint>;
 
 /// What starts a pass over the periodic savepoints of a StreamJob.
 pub(super) type JobRequest = crate::watches::Request;
 
 /// Watches Savepoints; the StreamJobs that own those that change are told to `owners`.
 pub(super) fn watch_savepoints(
-    client: &Client,
-    namespace: Option<&str>,
+    source: &Source,
     owners: mpsc::UnboundedSender<JobRequest>,
 ) -> (Savepoints, impl Stream<Item = Request> + Send + 'static) {
-    let (store, writer) = reflector::store();
-    let api: Api<WatchedSavepoint> = crate::watches::api(client, namespace);
-    let requests = watch(api, watcher::Config::default())
-        .default_backoff()
-        .modify(|savepoint| savepoint.managed_fields_mut().clear())
-        .reflect(writer)
-        .filter_map(move |event| {
-            let event = log_errors::<WatchedSavepoint>(event);
-            let changed = match &event {
-                Some(Event::Apply(savepoint) | Event::InitApply(savepoint) | Event::Delete(savepoint)) => {
-                    Some(savepoint)
-                }
-                _ => None,
-            };
+    let (store, events) = source.watch::<WatchedSavepoint>(&watcher::Config::default(), |_| {});
+    let requests = events.filter_map(move |event| {
+        if let Event::Apply(savepoint) | Event::InitApply(savepoint) | Event::Delete(savepoint) = &event {
             // Closed only when the controller ends.
-            changed.and_then(owner).map(|job| owners.send(job));
-            let changed = match event {
-                Some(Event::Apply(savepoint) | Event::InitApply(savepoint)) => Some(savepoint),
-                _ => None,
-            };
-            futures::future::ready(changed.map(|savepoint| Ok(ReconcileRequest::from(ObjectRef::from_obj(&savepoint)))))
-        });
+            owner(savepoint).map(|job| owners.send(job));
+        }
+        let changed = match event {
+            Event::Apply(savepoint) | Event::InitApply(savepoint) => Some(savepoint),
+            Event::Delete(_) | Event::Init | Event::InitDone => None,
+        };
+        futures::future::ready(changed.map(|savepoint| ReconcileRequest::from(ObjectRef::from_obj(&savepoint))))
+    });
     (store, requests)
 }
 
@@ -81,7 +67,7 @@ pub(super) fn touched_requests(
     touched_jobs(touched).flat_map(move |job| {
         let all = || jobs.state().iter().map(|job| ObjectRef::from_obj(&**job)).collect();
         let concerned = job.map_or_else(all, |job| vec![job]);
-        futures::stream::iter(concerned.into_iter().map(|job| Ok(ReconcileRequest::from(job))))
+        futures::stream::iter(concerned.into_iter().map(ReconcileRequest::from))
     })
 }
 
@@ -94,7 +80,7 @@ pub(super) fn of_touched_jobs(
         // Where some were missed, all are looked at.
         let is_concerned = |savepoint: &WatchedSavepoint| job.as_ref().is_none_or(|job| is_of(savepoint, job));
         let concerned = savepoints.state_filter(is_concerned);
-        let requests = concerned.into_iter().map(|one| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*one))));
+        let requests = concerned.into_iter().map(|one| ReconcileRequest::from(ObjectRef::from_obj(&*one)));
         futures::stream::iter(requests.collect::<Vec<_>>())
     })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::requirements::{self, Requirement};
-use super::{Run, targets};
+use super::{Run, charts, targets};
 use crate::services::{self, Environment, Kafka, S3, Testbed};
 use crate::{generate, process, workspace};
 
@@ -48,7 +48,7 @@ pub(crate) const SUITES: [Suite; 10] = [
         what: "charts are well formed",
         budget_seconds: 20,
         needs: &[Requirement::Python],
-        run: |_| charts(),
+        run: |_| charts::run(),
     },
     Suite { name: "clippy", what: "no lint is broken", budget_seconds: 240, needs: &[], run: |_| clippy() },
     Suite {
@@ -101,18 +101,6 @@ fn clippy() -> Result<()> {
     let mut command = workspace::cargo("clippy");
     command.args(["--workspace", "--all-targets", "--profile", workspace::PROFILE, "--", "-D", "warnings"]);
     process::run(command)
-}
-
-/// Lints, and renders with the values that users get when they set none.
-fn charts() -> Result<()> {
-    let helm = process::output(workspace::script("e2e/testbed/helm.sh"))?;
-    for chart in ["charts/sluice-crds", "charts/sluice"] {
-        let run =
-            |verb: &[&str]| process::output(Command::new(helm.trim()).args(verb).arg(workspace::root().join(chart)));
-        println!("{}", run(&["lint", "--strict"])?.trim());
-        run(&["template", "test"])?;
-    }
-    Ok(())
 }
 
 fn unit() -> Result<()> {

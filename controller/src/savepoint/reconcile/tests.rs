@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::events::Events;
+use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::streams::Streams;
 use http::{Method, Request, Response};
@@ -44,16 +45,17 @@ fn server(calls: &Calls, code: u16) -> Client {
 
 fn shared(client: Client) -> Shared {
     let (trigger, _) = tokio::sync::mpsc::unbounded_channel();
+    let metrics = Arc::new(Metrics::default());
     let context = Context {
-        events: Events::new(client.clone(), None),
-        metrics: Metrics::default(),
+        events: Events::new(client.clone(), None, Arc::clone(&metrics)),
+        metrics,
         backoff: crate::backoff::Backoff::default(),
         runtime_image: "runtime:1".to_owned(),
         client,
         pods: store().0,
         services: store().0,
         config_maps: store().0,
-        streams: Arc::new(Streams::new(trigger)),
+        streams: Arc::new(Streams::new(trigger, Arc::new(Leadership::alone()))),
     };
     Shared { context: Arc::new(context), jobs: store().0 }
 }

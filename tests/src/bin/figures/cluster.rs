@@ -47,7 +47,7 @@ pub(crate) fn print() -> Result<()> {
 fn measure(controller: &str, namespace: &str, directory: &Path) -> Result<f64> {
     let image = std::env::var("SLUICE_TEST_RUNTIME_IMAGE").unwrap_or_else(|_| "sluice/runtime:0.1.0".to_owned());
     let mut command = Command::new(controller);
-    command.args(["--namespace", namespace, "--runtime-image", &image]);
+    command.args(["--namespaces", namespace, "--runtime-image", &image]);
     command.args(["--listen", &format!("127.0.0.1:{}", free_port())]);
     let mut process = Process::start("controller", directory, &mut command)?;
     for number in 0..JOBS {
