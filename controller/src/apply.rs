@@ -19,7 +19,7 @@ use std::fmt::Debug;
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The API server refused or did not answer.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {}", describe(source))]
     Api {
         /// What was being done.
         action: String,
@@ -43,6 +43,14 @@ pub enum ApplyError {
     Program(String),
 }
 
+/// What the API server said, without its wrapping.
+fn describe(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => format!("{} ({})", status.message, status.code),
+        other => other.to_string(),
+    }
+}
+
 impl ApplyError {
     /// Whether somebody else changed the object in between: tried again at once, on new facts.
     #[must_use]
@@ -52,8 +60,11 @@ impl ApplyError {
 
     /// CamelCase.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
+            Self::Api { source: kube::Error::Api(status), .. } if status.code == 403 => {
+                if status.message.contains("exceeded quota") { "QuotaExceeded" } else { "Forbidden" }
+            }
             Self::Api { .. } => "ApiError",
             Self::NameTaken { .. } => "NameTaken",
             Self::Build(_) => "InvalidPodTemplate",

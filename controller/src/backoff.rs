@@ -4,6 +4,7 @@
 //! long (a quota, a name that is taken) would be repeated as fast as the API server answers, each time with another
 //! status. So passes wait after a failure, whatever wakes them; a changed spec is looked at at once.
 
+use crate::facts::Rejection;
 use sluice_protocol::{TimeSpan, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,17 +23,18 @@ pub struct Backoff {
     jobs: Mutex<HashMap<String, Failed>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Failed {
     /// metadata.generation of the spec that it failed with.
     spec_generation: i64,
     failures: u32,
     until: Timestamp,
+    why: Rejection,
 }
 
 impl Backoff {
     /// A pass has failed: how long the next one waits.
-    pub fn failed(&self, uid: &str, spec_generation: i64, now: Timestamp) -> TimeSpan {
+    pub fn failed(&self, uid: &str, spec_generation: i64, why: Rejection, now: Timestamp) -> TimeSpan {
         let mut jobs = self.lock();
         let failures = match jobs.get(uid) {
             Some(before) if before.spec_generation == spec_generation => before.failures.saturating_add(1),
@@ -40,7 +42,7 @@ impl Backoff {
         };
         let wait = TimeSpan(FIRST.0 << (failures - 1).min(10)).min(LAST);
         jobs.retain(|_, failed| now.since(failed.until) < FORGOTTEN);
-        jobs.insert(uid.to_owned(), Failed { spec_generation, failures, until: now.plus(wait) });
+        jobs.insert(uid.to_owned(), Failed { spec_generation, failures, until: now.plus(wait), why });
         wait
     }
 
@@ -57,6 +59,13 @@ impl Backoff {
         Some(failed.until.since(now)).filter(|wait| wait.0 > 0)
     }
 
+    /// What the last pass failed with, until one goes through.
+    #[must_use]
+    pub fn why(&self, uid: &str, spec_generation: i64) -> Option<Rejection> {
+        let jobs = self.lock();
+        jobs.get(uid).filter(|failed| failed.spec_generation == spec_generation).map(|failed| failed.why.clone())
+    }
+
     /// A panic elsewhere must not stop the controller: the map is whole at every step.
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Failed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,25 +78,30 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_767_225_600_000);
 
+    fn why() -> Rejection {
+        Rejection { reason: "QuotaExceeded".to_owned(), message: "pods".to_owned() }
+    }
+
     #[test]
     fn waits_grow_to_a_limit_and_end_with_success() {
         let backoff = Backoff::default();
-        let waits: Vec<_> = (0..7).map(|_| backoff.failed("a", 1, NOW).0 / 1000).collect();
+        let waits: Vec<_> = (0..7).map(|_| backoff.failed("a", 1, why(), NOW).0 / 1000).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 16, 16]);
         assert_eq!(backoff.remaining("a", 1, NOW), Some(LAST));
         assert_eq!(backoff.remaining("a", 1, NOW.plus(LAST)), None);
         assert_eq!(backoff.remaining("b", 1, NOW), None);
+        assert_eq!((backoff.why("a", 1), backoff.why("a", 2)), (Some(why()), None));
         backoff.forget("a");
         assert_eq!(backoff.remaining("a", 1, NOW), None);
-        assert_eq!(backoff.failed("a", 1, NOW), FIRST);
+        assert_eq!(backoff.failed("a", 1, why(), NOW), FIRST);
     }
 
     #[test]
     fn a_changed_spec_waits_for_nothing() {
         let backoff = Backoff::default();
-        backoff.failed("a", 1, NOW);
-        backoff.failed("a", 1, NOW);
+        backoff.failed("a", 1, why(), NOW);
+        backoff.failed("a", 1, why(), NOW);
         assert_eq!(backoff.remaining("a", 2, NOW), None);
-        assert_eq!(backoff.failed("a", 2, NOW), FIRST);
+        assert_eq!(backoff.failed("a", 2, why(), NOW), FIRST);
     }
 }

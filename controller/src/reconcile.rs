@@ -3,7 +3,7 @@
 use crate::apply::{ApplyError, apply, write_finalizers, write_status};
 use crate::build::names;
 use crate::context::Context;
-use crate::facts::Facts;
+use crate::facts::{Facts, Rejection};
 use crate::metrics::STREAM_JOB;
 use crate::observe::{Source, job_manager_address, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
@@ -13,6 +13,7 @@ use crate::watches::WatchedJob;
 use kube::Resource;
 use kube::runtime::controller::Action;
 use sluice_crds::{StreamJob, StreamJobState};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,7 +42,7 @@ pub(crate) enum ReconcileError {
 }
 
 impl ReconcileError {
-    const fn name(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::Observe(_) => "ObserveError",
             Self::Apply(error) => error.name(),
@@ -94,7 +95,7 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     context.metrics.count_pass(STREAM_JOB, error.name());
     tracing::warn!(name = job.meta().name, "{error}");
     let occurrence = Occurrence::new(true, error.name(), error.to_string());
-    let wait = context.backoff.failed(&uid(&*job), spec_generation(&*job), crate::time::now());
+    let wait = context.backoff.failed(&uid(&*job), spec_generation(&*job), rejection(error), crate::time::now());
     let (object, context) = (job.object_ref(&()), Arc::clone(&context));
     tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
     Action::requeue(wait.as_duration())
@@ -124,24 +125,70 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         }
         None => {}
     }
-    let status = build_status(job, &facts, &plan);
-    let due = due(job.status.as_ref(), &status, facts.now);
+    let mut writer = StatusWriter { context, job: Cow::Borrowed(job), facts: &facts };
     let remember = !plan.memory.decides_like(&facts.memory);
     if remember {
-        write_status(&context.client, job, &status).await?;
+        // What was refused before is wrong until it goes through.
+        let refused = context.backoff.why(&uid(job), spec_generation(job));
+        writer.write(&with_problem(&plan, refused)).await?;
     }
-    apply(context, job, &plan).await?;
-    if due == Due::Now && !remember {
-        write_status(&context.client, job, &status).await?;
+    if let Err(error) = apply(context, job, &plan).await {
+        if !error.is_conflict() {
+            writer.write_if_due(&with_problem(&plan, Some(rejection(&error)))).await?;
+        }
+        return Err(error.into());
     }
+    let due = writer.write_if_due(&plan).await?;
     if due == Due::Now || remember {
-        context.metrics.count_status_write(STREAM_JOB);
         if plan.view.state == Some(StreamJobState::Restarting) && facts.told.state != plan.view.state {
             context.metrics.count_restart(&plan.view.reason);
         }
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
     Ok(next_pass(&facts, &plan, due))
+}
+
+/// Writes statuses of one pass, each over the one before.
+struct StatusWriter<'a> {
+    context: &'a Context,
+    job: Cow<'a, StreamJob>,
+    facts: &'a Facts,
+}
+
+impl StatusWriter<'_> {
+    async fn write(&mut self, plan: &Plan) -> Result<(), ApplyError> {
+        let status = build_status(&self.job, self.facts, plan);
+        self.job = Cow::Owned(write_status(&self.context.client, &self.job, &status).await?);
+        self.context.metrics.count_status_write(STREAM_JOB);
+        Ok(())
+    }
+
+    async fn write_if_due(&mut self, plan: &Plan) -> Result<Due, ApplyError> {
+        let status = build_status(&self.job, self.facts, plan);
+        let due = due(self.job.status.as_ref(), &status, self.facts.now);
+        if due == Due::Now {
+            self.write(plan).await?;
+        }
+        Ok(due)
+    }
+}
+
+fn rejection(error: &ApplyError) -> Rejection {
+    Rejection { reason: error.name().to_owned(), message: error.to_string() }
+}
+
+/// The plan, telling what the API server has refused where nothing else is wrong.
+fn with_problem(plan: &Plan, refused: Option<Rejection>) -> Plan {
+    let mut plan = plan.clone();
+    let view = &mut plan.view;
+    if let (None, Some(refused)) = (&view.degraded, refused) {
+        if !view.ready {
+            view.reason.clone_from(&refused.reason);
+            view.message.clone_from(&refused.message);
+        }
+        view.degraded = Some(refused);
+    }
+    plan
 }
 
 fn has_finalizer(job: &StreamJob) -> bool {
@@ -220,4 +267,44 @@ fn next_pass(facts: &Facts, plan: &Plan, due: Due) -> Action {
     let at = [plan.wake_at, status, unready].into_iter().flatten().min();
     let wait = at.map_or(RESYNC, |at| at.since(facts.now).as_duration().max(Duration::from_millis(10)));
     Action::requeue(wait.min(RESYNC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{facts, job, running};
+
+    #[test]
+    fn what_the_api_server_refuses_is_told_in_the_conditions() {
+        let refused =
+            Rejection { reason: "QuotaExceeded".to_owned(), message: "cannot create Pod pv-1-tm-0".to_owned() };
+        let starting = facts();
+        let told = build_status(&job(), &starting, &with_problem(&plan(&starting), Some(refused.clone())));
+        let condition =
+            |kind: &str| told.conditions.iter().find(|condition| condition.type_ == kind).expect("is there");
+        assert_eq!(
+            (condition("Degraded").status.as_str(), condition("Degraded").reason.as_str()),
+            ("True", "QuotaExceeded")
+        );
+        assert_eq!(told.message.as_deref(), Some("cannot create Pod pv-1-tm-0"));
+        assert_eq!(with_problem(&plan(&starting), None), plan(&starting));
+        // A job that runs is told to run, and to have something wrong.
+        let running = running();
+        let told = with_problem(&plan(&running), Some(refused.clone())).view;
+        assert!(told.ready && told.degraded == Some(refused));
+    }
+
+    #[test]
+    fn a_quota_is_told_from_a_right_that_is_missing() {
+        let error = |code: u16, message: &str| {
+            let text =
+                serde_json::json!({"status": "Failure", "reason": "Forbidden", "code": code, "message": message});
+            let status = serde_json::from_value(text).expect("is a status");
+            ApplyError::Api { action: "create Pod".to_owned(), source: kube::Error::Api(Box::new(status)) }
+        };
+        assert_eq!(error(403, "pods \"a\" is forbidden: exceeded quota: q, used: pods=2").name(), "QuotaExceeded");
+        assert_eq!(error(403, "cannot create resource \"pods\"").name(), "Forbidden");
+        assert_eq!(error(500, "").name(), "ApiError");
+        assert_eq!(error(403, "not allowed").to_string(), "cannot create Pod: not allowed (403)");
+    }
 }
