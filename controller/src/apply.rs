@@ -1,10 +1,10 @@
 //! Step 6: the API calls of a plan. Idempotent: what is there already is left, what is gone already is no error.
 
-use crate::build::{build_pod, build_program, build_service, names};
+use crate::build::{build_disruption_budget, build_pod, build_program, build_service, names};
 use crate::context::Context;
 use crate::plan::{Plan, PodReference};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -89,7 +89,9 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
         delete_pod(client, &namespace, pod).await?;
     }
     if let Some(generation) = service {
-        apply_service(client, &namespace, &build_service(job, *generation)).await?;
+        apply_object(client, &namespace, &build_service(job, *generation)).await?;
+        let budget = build_disruption_budget(job, spec.as_ref().unwrap_or(&job.spec));
+        apply_object(client, &namespace, &budget).await?;
     }
     for plan in create {
         let spec = spec.as_ref().unwrap_or(&job.spec);
@@ -193,11 +195,14 @@ where
     }
 }
 
-async fn apply_service(client: &Client, namespace: &str, service: &Service) -> Result<(), ApplyError> {
-    let name = service.name_any();
-    let api = Api::<Service>::namespaced(client.clone(), namespace);
-    let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(service)).await;
-    applied.map(drop).map_err(|source| ApplyError::Api { action: format!("apply Service {name}"), source })
+async fn apply_object<K>(client: &Client, namespace: &str, object: &K) -> Result<(), ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let (kind, name) = (K::kind(&()), object.name_any());
+    let api = Api::<K>::namespaced(client.clone(), namespace);
+    let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(object)).await;
+    applied.map(drop).map_err(|source| ApplyError::Api { action: format!("apply {kind} {name}"), source })
 }
 
 /// Deletes exactly this pod (C2): one of the same name with another uid is left alone.

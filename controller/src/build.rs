@@ -8,7 +8,7 @@ pub mod names;
 mod objects;
 mod pod;
 
-pub use objects::{build_program, build_service};
+pub use objects::{build_disruption_budget, build_program, build_service};
 pub use pod::build_pod;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};

@@ -252,6 +252,10 @@ pub struct PodFacts {
     pub started: bool,
     /// Since when it has not been ready, having been it before.
     pub unready_since: Option<Timestamp>,
+    /// Whether it is not ready because its node is not, whatever the pod itself last said.
+    pub on_lost_node: bool,
+    /// Whether it was sent away by a drain, a taint or the like: no fault of the job's (F1).
+    pub drained: bool,
     /// What keeps it from starting.
     pub problem: Option<Rejection>,
     /// When it was made.

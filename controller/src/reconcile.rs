@@ -260,10 +260,13 @@ fn next_pass(facts: &Facts, plan: &Plan, due: Due) -> Action {
         Due::At(at) => Some(at),
         Due::Never | Due::Now => None,
     };
-    let unready = facts.pods.iter().filter_map(|pod| pod.unready_since).min();
-    // Long enough after the first sign for the planner to call it lost.
-    let unready =
-        unready.map(|since| since.plus(sluice_protocol::TimeSpan::from_secs(31))).filter(|at| *at > facts.now);
+    // Long enough after the first sign for the planner to call a pod, or its node, lost.
+    let looks = facts
+        .pods
+        .iter()
+        .filter_map(|pod| pod.unready_since)
+        .flat_map(|since| [6, 31].map(|seconds| since.plus(sluice_protocol::TimeSpan::from_secs(seconds))));
+    let unready = looks.filter(|at| *at > facts.now).min();
     let at = [plan.wake_at, status, unready].into_iter().flatten().min();
     let wait = at.map_or(RESYNC, |at| at.since(facts.now).as_duration().max(Duration::from_millis(10)));
     Action::requeue(wait.min(RESYNC))

@@ -73,6 +73,12 @@ pub fn service(job: &str) -> String {
     format!("{job}-jm")
 }
 
+/// The PodDisruptionBudget of the TaskManagers.
+#[must_use]
+pub fn disruption_budget(job: &str) -> String {
+    format!("{job}-tm")
+}
+
 /// The ConfigMap that holds a frozen manifest.
 #[must_use]
 pub fn program(job: &str, hash: &str) -> String {

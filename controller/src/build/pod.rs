@@ -4,20 +4,26 @@
 //! number; tolerations and a node selector are replaced. What the protocol rests on was refused by name before
 //! (`sluice_crds::pod_template::protected`), and is put back here all the same.
 
-use super::{containers, metadata, names};
+use super::{containers, map, metadata, names};
 use crate::facts::Role;
 use crate::plan::PodPlan;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, PodTemplateSpec,
-    SeccompProfile, Volume,
+    SeccompProfile, TopologySpreadConstraint, Volume,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use sluice_crds::pod_template::decode_pod_template;
 use sluice_crds::{Problem, StreamJob, StreamJobSpec};
+use std::collections::BTreeMap;
 
 /// The user and group of job pods; the image's own.
 const USER: i64 = 65_532;
+
+/// Autoscalers may remove a node with this pod: its volumes hold nothing that lasts, and another takes its place. They
+/// would leave it alone otherwise, since they do not know its owner's kind.
+const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 /// Time between SIGTERM and SIGKILL: the ledger fences, so nothing is lost by being quick.
 const GRACE_SECONDS: i64 = 10;
@@ -56,7 +62,25 @@ fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Pod {
         Role::JobManager => containers::job_manager(job, spec, plan),
         Role::TaskManager(_) => containers::task_manager(job, spec, plan, &name),
     };
-    Pod { metadata: metadata(job, name, &labels), spec: Some(pod_spec(container, &plan.config_map)), status: None }
+    let mut metadata = metadata(job, name, &labels);
+    metadata.annotations = Some(map(&[(SAFE_TO_EVICT, "true")]));
+    let mut spec = pod_spec(container, &plan.config_map);
+    if matches!(plan.role, Role::TaskManager(_)) {
+        spec.topology_spread_constraints = Some(vec![spread(metadata.labels.clone().unwrap_or_default())]);
+    }
+    Pod { metadata, spec: Some(spec), status: None }
+}
+
+/// TaskManagers of one generation lie on several nodes where there are several, so that a lost node takes few along.
+fn spread(mut labels: BTreeMap<String, String>) -> TopologySpreadConstraint {
+    labels.retain(|label, _| [names::JOB_LABEL, names::COMPONENT_LABEL, names::GENERATION_LABEL].contains(&&**label));
+    TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: "kubernetes.io/hostname".to_owned(),
+        when_unsatisfiable: "ScheduleAnyway".to_owned(),
+        label_selector: Some(LabelSelector { match_labels: Some(labels), match_expressions: None }),
+        ..TopologySpreadConstraint::default()
+    }
 }
 
 fn pod_spec(container: Container, config_map: &str) -> PodSpec {
@@ -104,7 +128,7 @@ fn merge(own: Pod, template: PodTemplateSpec) -> Pod {
         volumes.retain(|volume| !replaced(volume));
     }
     let meta = template.metadata.unwrap_or_default();
-    pod.metadata.annotations = meta.annotations;
+    pod.metadata.annotations.get_or_insert_default().extend(meta.annotations.unwrap_or_default());
     pod.metadata.labels.get_or_insert_default().extend(meta.labels.unwrap_or_default());
     pod.spec.merge_from(template.spec);
     restore_own(&mut pod, own);

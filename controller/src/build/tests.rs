@@ -4,6 +4,7 @@ use super::*;
 use crate::facts::Role;
 use crate::plan::PodPlan;
 use crate::validate::validate_program;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 use sluice_crds::to_yaml;
 use sluice_protocol::Generation;
@@ -147,4 +148,24 @@ fn the_longest_name_makes_legal_names() {
     let longest = names::task_manager(&name, Generation(9_999_999), 99_999);
     assert!(longest.len() <= 63, "{longest}");
     assert!(names::program(&name, "0123456789").len() <= 63);
+}
+
+#[test]
+fn a_drain_takes_task_managers_away_one_at_a_time() {
+    let spec = |extra| build_disruption_budget(&job(&extra), &job(&extra).spec).spec.expect("has one");
+    let budget = spec(json!({}));
+    assert_eq!(budget.min_available, Some(IntOrString::Int(1)), "of two");
+    let selector = budget.selector.expect("selects").match_labels.expect("by labels");
+    let pod = pod(&json!({}), Role::TaskManager(0)).metadata.labels.expect("has labels");
+    assert!(selector.iter().all(|(label, value)| pod.get(label) == Some(value)), "{selector:?}");
+    assert_eq!(spec(json!({"parallelism": 1})).min_available, Some(IntOrString::Int(0)), "the only one may go");
+}
+
+#[test]
+fn annotations_of_a_template_join_the_own_and_may_overrule_them() {
+    let annotations = json!({"a": "b", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"});
+    let template = json!({"taskManager": {"podTemplate": {"metadata": {"annotations": annotations}}}});
+    let annotations = pod(&template, Role::TaskManager(0)).metadata.annotations.expect("has annotations");
+    assert_eq!((annotations["a"].as_str(), annotations.len()), ("b", 2));
+    assert_eq!(annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "false");
 }

@@ -30,6 +30,8 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         ended: pod_end(pod, container, created_at),
         started: container.and_then(|status| status.state.as_ref()).is_some_and(|state| state.waiting.is_none()),
         unready_since: unready_since(pod, container),
+        on_lost_node: is_on_lost_node(pod, container),
+        drained: is_drained(pod),
         problem: problem(pod, container),
         created_at,
     })
@@ -74,6 +76,21 @@ fn unready_since(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Times
     let since = ready.last_transition_time.as_ref().map(from_time)?;
     let started = running.started_at.as_ref().map(from_time).unwrap_or_default();
     Some(since.max(started))
+}
+
+/// The node controller says of the pods of a node that does not answer that they are not ready, and no more: what the
+/// kubelet last said of their containers stays. That needs no right to look at nodes.
+fn is_on_lost_node(pod: &Pod, container: Option<&ContainerStatus>) -> bool {
+    let is = |kind: &str, status: &str| condition(pod, kind).is_some_and(|condition| condition.status == status);
+    // A readiness gate that is not met has a reason.
+    let no_reason = condition(pod, "Ready").is_some_and(|ready| ready.reason.as_deref().is_none_or(str::is_empty));
+    no_reason && is("Ready", "False") && is("ContainersReady", "True") && container.is_some_and(|status| status.ready)
+}
+
+/// Eviction for its use of the node's memory or disk is the pod's own doing.
+fn is_drained(pod: &Pod) -> bool {
+    let is_evicted = pod.status.as_ref().and_then(|status| status.reason.as_deref()) == Some("Evicted");
+    !is_evicted && condition(pod, "DisruptionTarget").is_some_and(|condition| condition.status == "True")
 }
 
 fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {

@@ -1,7 +1,7 @@
 //! A job with a generation under way: it runs, stops, or has lost its JobManager.
 
 use super::change::Change;
-use super::fate::{Fate, HOLD, UNREACHABLE, UNRESPONSIVE};
+use super::fate::{Fate, HOLD, NODE_LOST, UNREACHABLE, UNRESPONSIVE};
 use super::{Planner, View, reference};
 use crate::facts::{PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
@@ -33,6 +33,7 @@ impl Planner<'_> {
                 self.stopped(Some(record));
             }
             Fate::Exited(record) => self.exited(record),
+            Fate::Drained(cause) => self.drained(&cause),
             Fate::Lost(cause) => self.lost(&cause),
         }
     }
@@ -82,6 +83,14 @@ impl Planner<'_> {
             }
             _ => self.end(StreamJobState::Failed, "StateMoved", message),
         }
+    }
+
+    /// The JobManager had to leave its node: the next generation follows at once and nothing is counted (F1).
+    pub(super) fn drained(&mut self, cause: &Rejection) {
+        if self.is_state_lost() {
+            return self.lost(cause);
+        }
+        self.next_generation(&cause.reason, &cause.message);
     }
 
     /// The JobManager is lost: counted once (F1), then the next generation, or the end.
@@ -218,7 +227,8 @@ impl Planner<'_> {
     fn is_unresponsive(&self, pod: &PodFacts) -> bool {
         let Some(report) = self.facts.report.as_ref().filter(|_| self.facts.connected) else { return false };
         let registered = || report.task_managers.iter().any(|known| known.id.as_str() == pod.name);
-        let is_late = |since: Timestamp| self.facts.now.since(since.max(report.since)) >= UNRESPONSIVE;
+        let patience = if pod.on_lost_node { NODE_LOST } else { UNRESPONSIVE };
+        let is_late = |since: Timestamp| self.facts.now.since(since.max(report.since)) >= patience;
         pod.unready_since.is_some_and(is_late) && !registered()
     }
 }

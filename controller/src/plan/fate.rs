@@ -8,6 +8,9 @@ use sluice_protocol::failure::{ExitKind, ExitRecord};
 /// A JobManager whose control loop has not answered for this long is lost; so is one on a node that is lost.
 pub(super) const UNRESPONSIVE: TimeSpan = TimeSpan::from_secs(30);
 
+/// A pod whose node does not answer is given up after this long, unless it answers itself.
+pub(super) const NODE_LOST: TimeSpan = TimeSpan::from_secs(5);
+
 /// A JobManager whose stream stays down for this long is lost, although its pod says that it is ready.
 pub(super) const UNREACHABLE: TimeSpan = TimeSpan::from_secs(120);
 /// How much longer the controller waits when it has lost most of its streams at once.
@@ -22,6 +25,8 @@ pub(super) enum Fate<'a> {
     Alive(&'a PodFacts),
     /// It ended and said why.
     Exited(&'a ExitRecord),
+    /// It was sent away with its node: no failure (F1).
+    Drained(Rejection),
     /// It ended without a word, or for no fault of the job.
     Lost(Rejection),
 }
@@ -38,17 +43,25 @@ impl<'a> Planner<'a> {
             let gone = || rejection("JobManagerGone", "its pod is gone".to_owned());
             return if known.is_none() { Fate::NotCreated } else { Fate::Lost(gone()) };
         };
+        let drained = || rejection("JobManagerDrained", format!("pod {} was sent away from its node", pod.name));
         if let Some(end) = &pod.ended {
             return match &end.record {
                 Some(record) if record.kind != ExitKind::Internal => Fate::Exited(record),
+                _ if pod.drained => Fate::Drained(drained()),
                 Some(record) => Fate::Lost(rejection(&record.reason, record.message.clone())),
                 None => Fate::Lost(rejection("JobManagerLost", format!("pod {}: {}", pod.name, end.account))),
             };
+        }
+        if pod.terminating && pod.drained {
+            return Fate::Drained(drained());
         }
         if pod.terminating {
             return Fate::Lost(rejection("JobManagerDeleted", format!("pod {} is being deleted", pod.name)));
         }
         match pod.unready_since {
+            Some(since) if pod.on_lost_node && !self.facts.connected && self.facts.now.since(since) >= NODE_LOST => {
+                Fate::Lost(rejection("NodeLost", format!("the node of pod {} does not answer", pod.name)))
+            }
             Some(since) if self.facts.now.since(since) >= UNRESPONSIVE => {
                 let message = format!("pod {} has not answered for {UNRESPONSIVE}, or its node is lost", pod.name);
                 Fate::Lost(rejection("JobManagerUnresponsive", message))

@@ -226,8 +226,9 @@ impl Planner<'_> {
             Fate::Exited(record) => self.stopped(Some(record)),
             // The next generation carries the request out (K4), or ends the ledger.
             Fate::Lost(cause) if needs_end => self.lost(&cause),
+            Fate::Drained(cause) if needs_end => self.drained(&cause),
             Fate::NotCreated if needs_end => self.create_pods(),
-            Fate::Lost(_) | Fate::NotCreated => self.stopped(None),
+            Fate::Lost(_) | Fate::Drained(_) | Fate::NotCreated => self.stopped(None),
         }
     }
 

@@ -120,6 +120,8 @@ fn running_pod(plan: &PodPlan) -> PodFacts {
         ended: None,
         started: true,
         unready_since: None,
+        on_lost_node: false,
+        drained: false,
         problem: None,
         created_at: NOW,
     }
@@ -265,6 +267,45 @@ fn a_pod_that_is_gone_deleted_or_silent_is_lost() {
         assert_eq!(plan.view.state, Some(StreamJobState::Restarting), "{reason}");
         assert_eq!(plan.view.reason, format!("JobManager{reason}"));
     }
+}
+
+#[test]
+fn a_drained_job_manager_is_followed_at_once_and_spends_no_restart() {
+    let mut facts = running();
+    let strategy = serde_json::json!({"none": {}});
+    let mut frozen = facts.frozen.clone().expect("runs");
+    frozen.restart_strategy = Some(serde_json::from_value(strategy).expect("is a strategy"));
+    (facts.frozen, facts.program) =
+        (Some(frozen.clone()), facts.program.map(|program| Program { spec: frozen, ..program }));
+    job_manager(&mut facts).terminating = true;
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Failed), "one that is deleted is a failure");
+    job_manager(&mut facts).drained = true;
+    let drained = plan(&facts);
+    assert_eq!((drained.memory.generation, drained.view.reason.as_str()), (Generation(2), "JobManagerDrained"));
+    assert_eq!(drained.memory.failures, facts.memory.failures);
+    assert!(drained.create.iter().any(|pod| pod.role == JM));
+}
+
+#[test]
+fn pods_on_a_lost_node_are_given_up_soon_unless_they_still_answer() {
+    let mut facts = running();
+    let pod = job_manager(&mut facts);
+    (pod.unready_since, pod.on_lost_node) = (Some(NOW), true);
+    facts.now = NOW.plus(TimeSpan::from_secs(5));
+    assert!(plan(&facts).view.ready, "its stream is up");
+    facts.connected = false;
+    assert_eq!(plan(&facts).view.reason, "NodeLost");
+
+    let mut facts = running();
+    let report = facts.report.as_mut().expect("runs");
+    report.task_managers.clear();
+    let pod = facts.pods.iter_mut().find(|pod| pod.role != JM).expect("runs");
+    (pod.unready_since, pod.on_lost_node) = (Some(NOW), true);
+    let lost = pod.uid.clone();
+    facts.now = facts.report.as_ref().expect("runs").since.max(NOW).plus(TimeSpan::from_secs(5));
+    let replaced = plan(&facts);
+    assert!(replaced.delete.iter().any(|pod| pod.uid == lost));
+    assert_eq!(replaced.create.len(), 1);
 }
 
 #[test]

@@ -72,3 +72,32 @@ fn readiness_counts_from_the_start_of_the_container() {
     assert_eq!(ready("False", "2026-01-01T00:05:00Z"), Some(second(300)));
     assert_eq!(ready("True", "2026-01-01T00:05:00Z"), None);
 }
+
+#[test]
+fn a_pod_on_a_node_that_does_not_answer_is_told_from_one_that_does_not_answer_itself() {
+    let since = "2026-01-01T00:05:00Z";
+    let pod = |ready: bool, reason: &str| {
+        let mut containers = container(&json!({"running": {"startedAt": "2026-01-01T00:00:10Z"}}));
+        containers[0]["ready"] = json!(ready);
+        let words = if ready { "True" } else { "False" };
+        pod(&json!({
+            "phase": "Running", "containerStatuses": containers,
+            "conditions": [
+                {"type": "Ready", "status": "False", "lastTransitionTime": since, "reason": reason},
+                {"type": "ContainersReady", "status": words},
+            ],
+        }))
+    };
+    let lost = pod(true, "");
+    assert!(lost.on_lost_node && lost.unready_since.is_some());
+    assert!(!pod(false, "ContainersNotReady").on_lost_node);
+    assert!(!pod(true, "ReadinessGatesNotReady").on_lost_node);
+}
+
+#[test]
+fn a_drain_is_told_from_an_eviction_for_what_the_pod_used() {
+    let target = json!([{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]);
+    assert!(pod(&json!({"phase": "Running", "conditions": target})).drained);
+    assert!(!pod(&json!({"phase": "Failed", "reason": "Evicted", "conditions": target})).drained);
+    assert!(!pod(&json!({"phase": "Running"})).drained);
+}
