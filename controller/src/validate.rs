@@ -72,6 +72,9 @@ fn inline(key: &ConfigMapKeyRef, sql: SqlText) -> Result<String, Rejection> {
     })
 }
 
+/// What only the controller obeys: a process of an older version would refuse a field that it does not know.
+const NOT_OF_THE_JOB: [&str; 3] = ["upgrade", "stability", "deletion"];
+
 /// The text of `job.yaml`: what every process of the revision reads.
 ///
 /// # Errors
@@ -79,7 +82,12 @@ fn inline(key: &ConfigMapKeyRef, sql: SqlText) -> Result<String, Rejection> {
 pub fn frozen_manifest(name: &str, namespace: &str, spec: &StreamJobSpec) -> Result<String, Rejection> {
     let mut job = StreamJob::new(name, spec.clone());
     job.metadata.namespace = Some(namespace.to_owned());
-    to_yaml(&job).map_err(|error| Rejection { reason: "InvalidSpec".to_owned(), message: error.to_string() })
+    let unreadable = |message: String| Rejection { reason: "InvalidSpec".to_owned(), message };
+    let mut manifest = serde_json::to_value(&job).map_err(|error| unreadable(error.to_string()))?;
+    if let Some(spec) = manifest.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
+        spec.retain(|field, _| !NOT_OF_THE_JOB.contains(&field.as_str()));
+    }
+    to_yaml(&manifest).map_err(|error| unreadable(error.to_string()))
 }
 
 /// The first 10 hexadecimal digits of SHA-256.
@@ -128,6 +136,16 @@ mod tests {
         assert_eq!(validate_program(&running, None), validate_program(&job(other_ways), None));
         let other = job(json!({"program": {"sql": "b"}}));
         assert_ne!(validate_program(&running, None), validate_program(&other, None));
+    }
+
+    #[test]
+    fn a_frozen_manifest_holds_what_the_job_obeys_and_reads_back() {
+        let program = validate_program(&job(json!({"program": {"sql": "a"}})), None).expect("is right");
+        let text = frozen_manifest("pv", "ns", &program.spec).expect("is written");
+        for field in NOT_OF_THE_JOB {
+            assert!(!text.contains(&format!("{field}:")), "{text}");
+        }
+        assert_eq!(sluice_crds::parse_manifest(&text).expect("is read").spec, program.spec);
     }
 
     #[test]
