@@ -5,7 +5,7 @@ use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::Directive;
 use sluice_protocol::options::DesiredState;
 use sluice_protocol::restart::FailureCounts;
-use sluice_protocol::status::{CheckpointInfo, JobStatus};
+use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus, JobStatus};
 use sluice_protocol::{Attempt, Generation, Timestamp};
 
 /// Everything that decides what happens to one StreamJob.
@@ -140,6 +140,8 @@ pub struct Memory {
     pub last_checkpoint: Option<CheckpointInfo>,
     /// What the last attempt was restored from.
     pub restored_from: Option<CheckpointInfo>,
+    /// What the job was started from and does not own.
+    pub foreign_snapshot: Option<ForeignSnapshotStatus>,
 }
 
 impl Memory {
@@ -147,8 +149,13 @@ impl Memory {
     /// ledger and its checkpoints are is learnt again from the JobManager, so that may wait.
     #[must_use]
     pub fn decides_like(&self, other: &Self) -> bool {
-        let without_progress =
-            |memory: &Self| Self { ledger_entry: 0, last_checkpoint: None, restored_from: None, ..memory.clone() };
+        let without_progress = |memory: &Self| Self {
+            ledger_entry: 0,
+            last_checkpoint: None,
+            restored_from: None,
+            foreign_snapshot: None,
+            ..memory.clone()
+        };
         without_progress(self) == without_progress(other)
     }
 }

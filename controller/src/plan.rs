@@ -21,7 +21,7 @@ mod view;
 use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
 use change::{Change, classify};
 use sluice_crds::{StreamJobSpec, StreamJobState};
-use sluice_protocol::job_master::Command;
+use sluice_protocol::job_master::{Command, STARTS_EMPTY};
 use sluice_protocol::options::DesiredState;
 use sluice_protocol::{Generation, Timestamp};
 
@@ -180,9 +180,15 @@ impl<'a> Planner<'a> {
             return;
         }
         memory.restored_from.clone_from(&report.restored_from);
+        memory.foreign_snapshot.clone_from(&report.foreign_snapshot);
+        let is_first = memory.started_revision < memory.revision;
         memory.started_revision = memory.revision;
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
+        }
+        let starts_empty = report.notices.iter().find(|notice| is_first && notice.reason == STARTS_EMPTY);
+        if let Some(notice) = starts_empty {
+            self.tell(false, &notice.reason, notice.message.clone());
         }
     }
 

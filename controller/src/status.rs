@@ -10,9 +10,9 @@ use crate::facts::{Facts, PodFacts};
 use crate::plan::{Plan, View};
 use crate::time::{from_time, to_micro_time, to_time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use sluice_crds::{LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
+use sluice_crds::{ForeignSnapshot, LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
 use sluice_protocol::failure::FailureRecord;
-use sluice_protocol::status::CheckpointInfo;
+use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
 pub use memory::read_memory;
@@ -70,6 +70,7 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         next_task_manager: (memory.next_task_manager > 0).then_some(memory.next_task_manager),
         last_checkpoint: memory.last_checkpoint.as_ref().map(write_checkpoint),
         restored_from: memory.restored_from.as_ref().map(write_checkpoint),
+        foreign_snapshot: memory.foreign_snapshot.as_ref().map(write_foreign),
         next_restart_at: memory.next_restart_at.or(view.next_restart_at).map(to_micro_time),
         waits_for_restart: memory.next_restart_at.is_some(),
         deployed_program: Some(memory.deployed_program.clone()).filter(|name| !name.is_empty()),
@@ -147,6 +148,15 @@ fn write_checkpoint(checkpoint: &CheckpointInfo) -> LastCheckpoint {
         id: Some(checkpoint.id.0),
         path: Some(checkpoint.path.clone()),
         completed_at: Some(to_time(checkpoint.completed_at)),
+    }
+}
+
+fn write_foreign(foreign: &ForeignSnapshotStatus) -> ForeignSnapshot {
+    ForeignSnapshot {
+        path: Some(foreign.path.clone()),
+        needed: foreign.needed,
+        released_at: foreign.released_at.map(to_time),
+        released_by: foreign.released_by.map(|id| id.0),
     }
 }
 

@@ -29,8 +29,8 @@ pub use savepoint::{Savepoint, SavepointPhase, SavepointSpec, SavepointStatus, S
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
 pub use status::{
-    GivenUp, HeldUpgrade, LastCheckpoint, StableRevision, StatusFailure, StopCause, StopUnderWay, StreamJobState,
-    StreamJobStatus, Trial,
+    ForeignSnapshot, GivenUp, HeldUpgrade, LastCheckpoint, StableRevision, StatusFailure, StopCause, StopUnderWay,
+    StreamJobState, StreamJobStatus, Trial,
 };
 pub use validate::{Problem, validate, validate_name, warnings};
 

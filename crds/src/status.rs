@@ -60,6 +60,9 @@ pub struct StreamJobStatus {
     /// What the running attempt was restored from; absent when it started empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<LastCheckpoint>,
+    /// The snapshot that the job was started from, if it is none of its own checkpoints, and whether it still needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub foreign_snapshot: Option<ForeignSnapshot>,
     /// When the next restart is due, while one is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_restart_at: Option<MicroTime>,
@@ -120,7 +123,7 @@ pub enum StreamJobState {
     Running,
     /// A failure is being recovered from.
     Restarting,
-    /// All input was read; the last checkpoint is under way.
+    /// All input was read: tasks work on what is queued, then a last checkpoint is taken.
     Finishing,
     /// A stop is under way: the job is to be suspended, or its spec has changed.
     Stopping,
@@ -246,6 +249,24 @@ pub struct LastCheckpoint {
     /// When it was complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
+}
+
+/// A snapshot that the job was started from and does not own: another job's checkpoint, a copy, a savepoint. The job never
+/// removes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForeignSnapshot {
+    /// URI of its directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Whether it must stay: the job would restore it again.
+    pub needed: bool,
+    /// Since when the job needs it no longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Time>,
+    /// Id of the job's own checkpoint with which that came; absent when a start from something else did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released_by: Option<u64>,
 }
 
 /// A failure.

@@ -62,6 +62,10 @@ pub struct Coverage {
     pub deltas: u64,
     /// Savepoints that were taken, each compared with its checkpoint.
     pub savepoints: u64,
+    /// Drains among them.
+    pub drains: u64,
+    /// Drains that were given up after their sources had been told to end.
+    pub given_up_drains: u64,
     /// Requests for one that failed.
     pub failed_savepoints: u64,
     /// Savepoints that were disposed of.
@@ -80,8 +84,10 @@ pub struct Coverage {
     pub trimmed: u64,
     /// Starts that came so late that their number had been trimmed (L3).
     pub late_starts: u64,
-    /// Starts that found the ledger beyond m, and were followed by one with the right m (N3).
+    /// Starts that found entries of an older revision beyond m, and went on behind them (N3).
     pub moved: u64,
+    /// Starts that concluded an end that had reached its last checkpoint (L6).
+    pub concluded: u64,
     /// Ends at which the store held what the ledger reaches, and nothing else (K6).
     pub swept: u64,
     /// Simulated milliseconds.
@@ -97,6 +103,8 @@ impl Coverage {
         self.in_flight += other.in_flight;
         self.deltas += other.deltas;
         self.savepoints += other.savepoints;
+        self.drains += other.drains;
+        self.given_up_drains += other.given_up_drains;
         self.failed_savepoints += other.failed_savepoints;
         self.disposals += other.disposals;
         self.failed_checkpoints += other.failed_checkpoints;
@@ -107,6 +115,7 @@ impl Coverage {
         self.trimmed += other.trimmed;
         self.late_starts += other.late_starts;
         self.moved += other.moved;
+        self.concluded += other.concluded;
         self.swept += other.swept;
         self.millis += other.millis;
     }

@@ -13,7 +13,7 @@ use sluice_crds::{StreamJob, UpgradeMode, UpgradeSpec};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::restart::{CountedFailure, FailureCounts};
-use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus};
+use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus, Notice};
 use sluice_protocol::{Attempt, CheckpointId, TimeSpan};
 
 const NOW: Timestamp = Timestamp(1_767_225_600_000);
@@ -194,6 +194,22 @@ fn a_running_job_is_left_alone() {
     assert!(!plan.acts() && plan.memory.decides_like(&facts.memory), "{plan:?}");
     assert_eq!((plan.view.state, plan.view.ready), (Some(StreamJobState::Running), true));
     assert_eq!(plan.memory.ledger_entry, 7);
+}
+
+#[test]
+fn operators_that_start_empty_are_told_once_and_are_nothing_wrong() {
+    let mut facts = running();
+    facts.memory.started_revision = 0;
+    let message = "operators that s3://b/chk-5 does not hold start without state: 'max'".to_owned();
+    let notice = Notice { reason: STARTS_EMPTY.to_owned(), message: message.clone() };
+    facts.report.as_mut().expect("it runs").notices = vec![notice];
+    let first = plan(&facts);
+    let told: Vec<_> =
+        first.events.iter().map(|event| (event.warning, event.reason.as_str(), &event.message)).collect();
+    assert_eq!(told, [(false, "OperatorsStartEmpty", &message)]);
+    assert_eq!((first.view.ready, &first.view.degraded), (true, &None));
+    facts = after(&facts, &first);
+    assert_eq!(plan(&facts).events, []);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::Planner;
 use super::revision::spec_warnings;
 use crate::facts::Rejection;
 use sluice_crds::StreamJobState;
+use sluice_protocol::job_master::STARTS_EMPTY;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
@@ -125,9 +126,11 @@ impl Planner<'_> {
             let failure = &report.failures.first()?.failure;
             return Some(Rejection { reason: failure.reason.clone(), message: failure.message.clone() });
         }
-        // What the spec says in vain was told when its revision began, and is nothing that is wrong with the job.
+        // What the spec says in vain, and that operators are new, was told when the revision began, and is nothing that is
+        // wrong with the job.
         let of_spec = self.spec().map(spec_warnings).unwrap_or_default();
-        let notice = report.notices.iter().find(|notice| of_spec.iter().all(|(reason, _)| notice.reason != *reason))?;
+        let is_told = |reason: &str| reason == STARTS_EMPTY || of_spec.iter().any(|(told, _)| *told == reason);
+        let notice = report.notices.iter().find(|notice| !is_told(&notice.reason))?;
         Some(Rejection { reason: notice.reason.clone(), message: notice.message.clone() })
     }
 }

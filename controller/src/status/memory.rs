@@ -4,9 +4,11 @@
 
 use crate::facts::{GivenUp, Held, Memory, Stable, Stop, Trial};
 use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
-use sluice_crds::{HeldUpgrade, LastCheckpoint, StableRevision, StopUnderWay, StreamJob, StreamJobStatus};
+use sluice_crds::{
+    ForeignSnapshot, HeldUpgrade, LastCheckpoint, StableRevision, StopUnderWay, StreamJob, StreamJobStatus,
+};
 use sluice_protocol::restart::FailureCounts;
-use sluice_protocol::status::CheckpointInfo;
+use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus};
 use sluice_protocol::{Attempt, CheckpointId, Generation};
 
 /// What a StreamJob's status remembers.
@@ -24,6 +26,7 @@ pub fn read_memory(job: &StreamJob) -> Memory {
         ledger_entry: status.ledger_entry.unwrap_or_default(),
         last_checkpoint: status.last_checkpoint.as_ref().map(read_checkpoint),
         restored_from: status.restored_from.as_ref().map(read_checkpoint),
+        foreign_snapshot: status.foreign_snapshot.as_ref().map(read_foreign),
         ..read_transition(status)
     }
 }
@@ -40,6 +43,15 @@ fn read_transition(status: StreamJobStatus) -> Memory {
         stable: status.stable.map(|StableRevision { revision, program }| Stable { revision, program }),
         rolled_back: status.rolled_back.map(read_given_up),
         ..Memory::default()
+    }
+}
+
+fn read_foreign(foreign: &ForeignSnapshot) -> ForeignSnapshotStatus {
+    ForeignSnapshotStatus {
+        path: foreign.path.clone().unwrap_or_default(),
+        needed: foreign.needed,
+        released_at: foreign.released_at.as_ref().map(from_time),
+        released_by: foreign.released_by.map(CheckpointId),
     }
 }
 

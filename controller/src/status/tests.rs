@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::plan;
 use crate::plan::tests::{facts, job};
+use sluice_protocol::CheckpointId;
 
 #[test]
 fn what_is_remembered_is_read_again() {
@@ -12,6 +13,30 @@ fn what_is_remembered_is_read_again() {
     let status = build_status(&job, &facts, &plan);
     job.status = Some(status);
     assert_eq!(read_memory(&job), plan.memory);
+}
+
+#[test]
+fn a_foreign_snapshot_is_shown_with_the_moment_from_which_it_is_not_needed() {
+    let facts = facts();
+    let mut plan = plan(&facts);
+    let shown = |plan: &crate::plan::Plan| {
+        let mut job = job();
+        let status = build_status(&job, &facts, plan);
+        job.status = Some(serde_json::from_value(serde_json::to_value(status).expect("is JSON")).expect("is a status"));
+        assert_eq!(read_memory(&job).foreign_snapshot, plan.memory.foreign_snapshot);
+        serde_json::to_value(job.status).expect("is JSON")["foreignSnapshot"].clone()
+    };
+    let path = "s3://archive/sp/1-5".to_owned();
+    let needed = ForeignSnapshotStatus { path, needed: true, ..ForeignSnapshotStatus::default() };
+    plan.memory.foreign_snapshot = Some(needed.clone());
+    assert_eq!(shown(&plan), serde_json::json!({"path": "s3://archive/sp/1-5", "needed": true}));
+    let released_at = Some(Timestamp(1_700_000_000_000));
+    let released_by = Some(CheckpointId(7));
+    plan.memory.foreign_snapshot = Some(ForeignSnapshotStatus { needed: false, released_at, released_by, ..needed });
+    let expected = serde_json::json!({
+        "path": "s3://archive/sp/1-5", "needed": false, "releasedAt": "2023-11-14T22:13:20Z", "releasedBy": 7
+    });
+    assert_eq!(shown(&plan), expected);
 }
 
 #[test]

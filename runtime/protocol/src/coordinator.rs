@@ -9,105 +9,25 @@
 //!   and cannot be triggered for as long as the timeout counts as one more;
 //! - a savepoint is asked for until it is complete or [`CheckpointCoordinator::withdraw_savepoint`] gives it up; tries of
 //!   it that fail are not counted against the job;
+//! - behind the end of all input a checkpoint that expires does not count against the job, one that the job ends with
+//!   does;
 //! - ids rise and are never used twice (K2).
 
-use crate::failure::{Failure, Fault};
+mod failing;
+mod output;
+mod pending;
+mod triggering;
+
+pub use output::{Aborted, Collected, Counters, Dropped, Output, PendingSavepoint, SavepointOrder};
+
+use crate::failure::Failure;
 use crate::ids::{CheckpointId, SubtaskId};
 use crate::ledger::Ends;
-use crate::message::{Alignment, Barrier};
-use crate::options::{CheckpointingSpec, TolerableFailures};
+use crate::options::CheckpointingSpec;
 use crate::state::SubtaskState;
-use crate::time::{TimeSpan, Timestamp};
+use crate::time::Timestamp;
+use pending::{Pending, Stage};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The first pause after a failed checkpoint; it doubles with each in a row, up to the checkpoint timeout (K3).
-const FIRST_PAUSE: TimeSpan = TimeSpan::from_millis(100);
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Tell the sources.
-    Trigger(Barrier),
-    /// All subtasks have acknowledged: make it durable.
-    Store(Collected),
-    /// It is over: tell the tasks.
-    Aborted(Aborted),
-    /// Its entry has been under way for longer than the timeout: give it up if it turns out not to stand (L2).
-    GiveUp(CheckpointId),
-    /// One was due and could not even be triggered: counted as failed.
-    NotTriggered(Failure),
-    /// Too many failed in a row.
-    FailJob(Failure),
-}
-
-/// A checkpoint that will not be complete.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aborted {
-    /// Which.
-    pub id: CheckpointId,
-    /// Whether the job would have ended with it.
-    pub ends: Ends,
-    /// The savepoint that was taken with it.
-    pub savepoint: Option<PendingSavepoint>,
-    /// Why, when it counts as failed; `None`: subsumed.
-    pub failure: Option<Failure>,
-    /// Whether its `CheckpointFailed` stands already; else one is to be appended, if it counts as failed.
-    pub recorded: bool,
-}
-
-/// A checkpoint whose attempt is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
-    /// Which.
-    pub id: CheckpointId,
-    /// URI of the directory of the savepoint that was taken with it.
-    pub savepoint: Option<String>,
-}
-
-/// A checkpoint whose parts are all there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collected {
-    /// Which.
-    pub id: CheckpointId,
-    /// When it was triggered.
-    pub triggered_at: Timestamp,
-    /// What each subtask stored.
-    pub states: BTreeMap<SubtaskId, SubtaskState>,
-    /// The savepoint that was taken with it, and what each subtask stored for that.
-    pub savepoint: Option<(PendingSavepoint, BTreeMap<SubtaskId, SubtaskState>)>,
-}
-
-/// A savepoint that is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SavepointOrder {
-    /// Id of the request.
-    pub request: String,
-    /// Whether the job ends with it.
-    pub ends: Ends,
-    /// What its directory's URI begins with: `<savepoint dir>/<namespace>/<name>-<uid>/<generation>-`; the checkpoint's id
-    /// follows.
-    pub directory_prefix: String,
-}
-
-/// A savepoint under way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PendingSavepoint {
-    /// Id of the request.
-    pub request: String,
-    /// URI of its directory.
-    pub directory: String,
-}
-
-/// Counters for status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Completed ones.
-    pub completed: u64,
-    /// Failed ones.
-    pub failed: u64,
-    /// Failed ones since the last completed one.
-    pub failed_in_a_row: u64,
-}
 
 /// Triggers and follows checkpoints of one JobManager; lives through its attempts.
 #[derive(Debug)]
@@ -130,6 +50,8 @@ pub struct CheckpointCoordinator {
     checkpoint_first: bool,
     /// The sources have been told to end for a savepoint.
     drained: bool,
+    /// All sources have ended: tasks only empty their queues.
+    input_ended: bool,
     counters: Counters,
     overlapping_savepoints: bool,
 }
@@ -139,33 +61,6 @@ struct Ordered {
     order: SavepointOrder,
     failures: u32,
     hold_until: Timestamp,
-}
-
-/// What the next trigger is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Periodic,
-    Requested(Ends),
-    Savepoint(Ends),
-}
-
-#[derive(Debug)]
-struct Pending {
-    triggered_at: Timestamp,
-    base: Option<CheckpointId>,
-    ends: Ends,
-    missing: BTreeSet<SubtaskId>,
-    states: BTreeMap<SubtaskId, SubtaskState>,
-    savepoint: Option<PendingSavepoint>,
-    savepoint_states: BTreeMap<SubtaskId, SubtaskState>,
-    stage: Stage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Collecting,
-    Storing,
-    Appending { given_up: bool },
 }
 
 impl CheckpointCoordinator {
@@ -188,6 +83,7 @@ impl CheckpointCoordinator {
             savepoint: None,
             checkpoint_first: false,
             drained: false,
+            input_ended: false,
             counters: Counters::default(),
             overlapping_savepoints: false,
         }
@@ -204,6 +100,7 @@ impl CheckpointCoordinator {
         self.base = base;
         self.active = true;
         self.drained = false;
+        self.input_ended = false;
         self.next_periodic = now.plus(self.settings.interval);
         self.held_since = self.held_since.map(|_| self.next_periodic);
     }
@@ -227,6 +124,12 @@ impl CheckpointCoordinator {
         if self.requested.is_none_or(|current| current == Ends::None) {
             self.requested = Some(ends);
         }
+    }
+
+    /// All sources of this attempt have ended. From now on a checkpoint that expires in a queue counts as failed, but not
+    /// against the job.
+    pub const fn input_ended(&mut self) {
+        self.input_ended = true;
     }
 
     /// Asks for a savepoint until it is complete or withdrawn; one at a time.
@@ -387,216 +290,6 @@ impl CheckpointCoordinator {
     pub const fn settings(&self) -> &CheckpointingSpec {
         &self.settings
     }
-
-    fn expiry(&self, one: &Pending) -> Option<Timestamp> {
-        let expires = one.stage != Stage::Appending { given_up: true };
-        expires.then(|| one.triggered_at.plus(self.settings.timeout))
-    }
-
-    fn expire(&mut self, now: Timestamp) -> Vec<Output> {
-        let due: Vec<_> = self
-            .pending
-            .iter()
-            .filter(|(_, one)| self.expiry(one).is_some_and(|at| at <= now))
-            .map(|(id, _)| *id)
-            .collect();
-        let mut outputs = Vec::new();
-        for id in due {
-            let Some(one) = self.pending.get_mut(&id) else { continue };
-            if one.is_appending() {
-                one.stage = Stage::Appending { given_up: true };
-                self.held_since.get_or_insert(now);
-                outputs.push(Output::GiveUp(id));
-            } else {
-                let failure = expired(id, one, self.settings.timeout);
-                outputs.extend(self.abort_counted(id, failure, now));
-            }
-        }
-        outputs
-    }
-
-    /// Whether nothing can be triggered because the store does not answer (K3, L2).
-    fn is_held_up(&self) -> bool {
-        self.unrecorded_failures > 0
-            || self.pending.values().any(|one| one.stage == Stage::Appending { given_up: true })
-    }
-
-    fn held_up_until(&self) -> Option<Timestamp> {
-        let since = self.held_since.filter(|_| self.active && self.is_held_up())?;
-        Some(since.plus(self.settings.timeout))
-    }
-
-    /// What was due a timeout ago and could not be triggered since counts as failed: the job must not run on for ever
-    /// without a checkpoint, and without a word.
-    fn count_held_up(&mut self, now: Timestamp) -> Vec<Output> {
-        if self.held_up_until().is_none_or(|until| until > now) {
-            return vec![];
-        }
-        self.held_since = Some(now);
-        self.counters.failed += 1;
-        self.counters.failed_in_a_row += 1;
-        let message = format!(
-            "no checkpoint could be triggered within checkpointing.timeout {}: the object store has not answered about the \
-             one before; look at its address, its credentials and the network",
-            self.settings.timeout
-        );
-        let failure = Failure::restart("CheckpointNotTriggered", Fault::External, message);
-        let too_many = self.too_many(self.last_id.next(), &failure).map(Output::FailJob);
-        std::iter::once(Output::NotTriggered(failure)).chain(too_many).collect()
-    }
-
-    /// Whether a savepoint waits for the checkpoints under way, and a failed one for the next (K5).
-    fn excludes_savepoints(&self) -> bool {
-        matches!(self.settings.alignment(), Alignment::Unaligned { .. })
-    }
-
-    fn wish(&self) -> (Timestamp, Wish) {
-        let pause_over = self.last_completed_at.map(|at| at.plus(self.settings.min_pause)).unwrap_or_default();
-        let periodic = (self.next_periodic.max(self.hold_until).max(pause_over), Wish::Periodic);
-        let requested = self.requested.map(|ends| (self.hold_until, Wish::Requested(ends)));
-        match (requested, &self.savepoint) {
-            (Some(last), _) if self.requested != Some(Ends::None) => last,
-            (_, Some(_)) if self.checkpoint_first => (self.hold_until, Wish::Requested(Ends::None)),
-            (_, Some(ordered)) => {
-                let savepoint = (self.hold_until.max(ordered.hold_until), Wish::Savepoint(ordered.order.ends));
-                // Between two tries of it checkpoints go on.
-                [Some(savepoint), requested, Some(periodic)]
-                    .into_iter()
-                    .flatten()
-                    .min_by_key(|(at, _)| *at)
-                    .unwrap_or(periodic)
-            }
-            (requested, None) => requested.unwrap_or(periodic),
-        }
-    }
-
-    /// How many may be under way already. None is triggered behind one that ends the job or a savepoint: entries stand in
-    /// the order of ids (K2).
-    fn has_room(&self, wish: Wish) -> bool {
-        if self.overlapping_savepoints && matches!(wish, Wish::Savepoint(_)) {
-            return !self.pending.values().any(|one| one.savepoint.is_some());
-        }
-        let goes_alone = match wish {
-            Wish::Periodic => false,
-            Wish::Requested(ends) => ends != Ends::None,
-            Wish::Savepoint(ends) => ends != Ends::None || self.excludes_savepoints(),
-        };
-        let room = if goes_alone { 1 } else { self.settings.effective_max_concurrent() as usize };
-        let is_last = |one: &Pending| one.ends != Ends::None || one.savepoint.is_some();
-        self.pending.len() < room && !self.pending.values().any(is_last)
-    }
-
-    /// When the next one may be triggered, as far as time decides, and what for.
-    fn next_trigger(&self) -> Option<(Timestamp, Wish)> {
-        if !self.active || self.unrecorded_failures > 0 {
-            return None;
-        }
-        let (at, wish) = self.wish();
-        self.has_room(wish).then_some((at, wish))
-    }
-
-    fn trigger(&mut self, wish: Wish, now: Timestamp) -> Output {
-        let id = self.last_id.next();
-        self.last_id = id;
-        self.next_periodic = now.plus(self.settings.interval);
-        if self.requested == Some(Ends::None) {
-            self.requested = None;
-        }
-        let (ends, ordered) = match wish {
-            Wish::Periodic => (Ends::None, None),
-            Wish::Requested(ends) => (ends, None),
-            Wish::Savepoint(ends) => (ends, self.savepoint.as_ref()),
-        };
-        let savepoint = ordered.map(|Ordered { order, .. }| PendingSavepoint {
-            request: order.request.clone(),
-            directory: format!("{}{id}", order.directory_prefix),
-        });
-        // Behind the last row nothing is to be overtaken, and the job ends without what would be.
-        let is_aligned = savepoint.is_some() || ends == Ends::Finish;
-        let alignment = if is_aligned { Alignment::Aligned } else { self.settings.alignment() };
-        self.drained |= savepoint.is_some() && ends == Ends::Finish;
-        let directory = savepoint.as_ref().map(|savepoint| savepoint.directory.as_str().into());
-        let barrier = Barrier { alignment, ends, savepoint: directory, ..Barrier::aligned(id, now, self.base) };
-        self.pending.insert(id, Pending::new(now, self.base, ends, self.tasks.clone(), savepoint));
-        Output::Trigger(barrier)
-    }
-
-    /// It has failed. One without a savepoint counts against the job.
-    fn abort_counted(&mut self, id: CheckpointId, failure: Failure, now: Timestamp) -> Vec<Output> {
-        let Some(one) = self.pending.remove(&id) else { return vec![] };
-        self.counters.failed += 1;
-        self.unrecorded_failures += 1;
-        let counts = one.savepoint.is_none();
-        if counts {
-            self.counters.failed_in_a_row += 1;
-            self.hold_until = now.plus(self.pause_after(self.counters.failed_in_a_row));
-        } else {
-            self.hold_savepoint(now);
-        }
-        self.held_since.get_or_insert(self.next_periodic.max(self.hold_until).max(now));
-        let too_many = if counts { self.too_many(id, &failure) } else { None };
-        let aborted = Output::Aborted(one.aborted(id, Some(failure)));
-        std::iter::once(aborted).chain(too_many.map(Output::FailJob)).collect()
-    }
-
-    fn hold_savepoint(&mut self, now: Timestamp) {
-        self.checkpoint_first = self.excludes_savepoints();
-        let failures = self.savepoint.as_mut().map_or(1, |ordered| {
-            ordered.failures += 1;
-            ordered.failures
-        });
-        let pause = self.pause_after(u64::from(failures));
-        if let Some(ordered) = &mut self.savepoint {
-            ordered.hold_until = now.plus(pause);
-        }
-    }
-
-    fn pause_after(&self, failures: u64) -> TimeSpan {
-        let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(20);
-        TimeSpan(FIRST_PAUSE.0 << doublings).min(self.settings.timeout)
-    }
-
-    fn too_many(&self, id: CheckpointId, cause: &Failure) -> Option<Failure> {
-        let TolerableFailures::Count(limit) = self.settings.tolerable_failures else { return None };
-        let failed = self.counters.failed_in_a_row;
-        (failed > u64::from(limit)).then(|| {
-            let message = format!(
-                "{}; checkpoint {id} is failed checkpoint {failed} in a row, checkpointing.tolerableFailures is {limit}",
-                cause.message
-            );
-            Failure::restart("CheckpointFailuresExceeded", cause.fault, message)
-        })
-    }
-}
-
-impl Pending {
-    fn new(
-        triggered_at: Timestamp,
-        base: Option<CheckpointId>,
-        ends: Ends,
-        missing: BTreeSet<SubtaskId>,
-        savepoint: Option<PendingSavepoint>,
-    ) -> Self {
-        let (states, savepoint_states) = (BTreeMap::new(), BTreeMap::new());
-        Self { triggered_at, base, ends, missing, states, savepoint, savepoint_states, stage: Stage::Collecting }
-    }
-
-    fn aborted(self, id: CheckpointId, failure: Option<Failure>) -> Aborted {
-        Aborted { id, ends: self.ends, savepoint: self.savepoint, failure, recorded: false }
-    }
-
-    const fn is_appending(&self) -> bool {
-        matches!(self.stage, Stage::Appending { .. })
-    }
-}
-
-fn expired(id: CheckpointId, one: &Pending, timeout: TimeSpan) -> Failure {
-    let waits_for = match one.missing.first() {
-        Some(first) => format!("{} subtasks did not acknowledge, the first is {first}", one.missing.len()),
-        None => "its _metadata could not be written".to_owned(),
-    };
-    let message = format!("checkpoint {id} did not complete within checkpointing.timeout {timeout}: {waits_for}");
-    Failure::restart("CheckpointExpired", Fault::External, message)
 }
 
 #[cfg(test)]

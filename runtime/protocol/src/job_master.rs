@@ -16,13 +16,15 @@
 //!    entry → `CheckpointCompleted`, displaced ones are removed (`cleanup`).
 //! 4. *Failure* (`attempts`): a failed task, a lost TaskManager, too many failed checkpoints → [`crate::restart`]
 //!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 5 with `Failed`.
-//! 5. *End* (`ending`): all sources finished, a command, a spent policy, a user's error → a last checkpoint where
+//! 5. *End* (`ending`): all tasks have worked on all input, a command, a spent policy, a user's error → a last checkpoint where
 //!    there is one → the terminal entry → `Shutdown` → exit. Superseded: exit at once, touching nothing.
 
 mod attempts;
 mod checkpoints;
 mod cleanup;
+mod config;
 mod ending;
+mod event;
 mod execution;
 mod files;
 mod journal;
@@ -33,224 +35,32 @@ mod savepoints;
 mod start;
 mod task_managers;
 
+pub use config::{Directive, JobMasterConfig, Planted, StartFrom};
+pub use event::{Action, Command, Event, Reconfiguration, SavepointRequest, SessionId};
+
 use crate::RandomSource;
 use crate::coordinator::CheckpointCoordinator;
 use crate::failure::{ExitRecord, Failure};
-use crate::graph::JobGraph;
 use crate::history::CheckpointHistory;
-use crate::ids::{Attempt, CheckpointId, Generation, JobId, ProcessId};
+use crate::ids::{Attempt, CheckpointId};
+use crate::ledger::CheckpointKey;
 use crate::ledger::append::backoff;
 use crate::ledger::read::LedgerReader;
-use crate::ledger::{CheckpointKey, SavepointKind};
-use crate::message::{FromTaskManager, ToTaskManager};
+use crate::message::ToTaskManager;
 use crate::metadata::Metadata;
-use crate::options::{CheckpointingSpec, JobOptions, RestartStrategySpec};
 use crate::restart::{FailureCounts, RestartPolicy};
 use crate::status::{JobStatus, RequestStatus};
 use crate::store::{OperationId, StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use execution::Execution;
 use journal::{EndKind, Journal};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
+pub use start::STARTS_EMPTY;
 use start::{Loading, Restored};
 use task_managers::TaskManagers;
-
-/// Everything a JobManager knows before it has read anything.
-#[derive(Debug, Clone)]
-pub struct JobMasterConfig {
-    /// The job.
-    pub job: JobId,
-    /// Its generation.
-    pub generation: Generation,
-    /// Its random identity.
-    pub process: ProcessId,
-    /// Spec revision.
-    pub revision: u64,
-    /// What to start from (N3).
-    pub directive: Directive,
-    /// The graph that the program builds.
-    pub graph: JobGraph,
-    /// The options.
-    pub options: JobOptions,
-    /// URI of the root of checkpoint storage without a trailing slash; `None` with storage `JobManager`.
-    pub storage_uri: Option<String>,
-    /// The store's endpoint when it passed the probe of L7 before this start; recorded in `Started`.
-    pub probed: Option<String>,
-    /// The failures that the controller's status holds; merged with the ledger's (F1). Empty for a local run.
-    pub failures: FailureCounts,
-    #[doc(hidden)]
-    pub planted: Planted,
-}
-
-/// Bugs planted on purpose, so that tests can prove that they would be found. All off outside tests.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Planted {
-    /// L3, L4 broken: supersession is never noticed, first entries of generations are trimmed.
-    pub no_fence: bool,
-    /// L2 broken: an append without a clear answer counts as failed and its number is used again.
-    pub unclear_append_is_failure: bool,
-    /// L2 broken: 412 of an own put is taken for another's.
-    pub own_append_is_foreign: bool,
-    /// N3 broken: the directive's conditions are not checked.
-    pub no_directive_check: bool,
-    /// K4 broken: a savepoint whose entry is under way at its deadline has failed.
-    pub deadline_decides: bool,
-    /// K5 broken: savepoints and unaligned checkpoints are under way together.
-    pub overlapping_savepoints: bool,
-    /// K6 broken: what failed checkpoints and savepoints and older generations left is kept.
-    pub keeps_dead: bool,
-}
-
-/// What a start carries (N3).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Directive {
-    /// Spec revision and nonces, as text.
-    pub id: String,
-    /// m: number of the last ledger entry that the controller has seen; 0 = none.
-    pub seen: u64,
-    /// What to do.
-    pub start: StartFrom,
-}
-
-/// The kinds of start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum StartFrom {
-    /// The job's latest retained checkpoint, or empty where there is no ledger yet.
-    Continue,
-    /// The latest checkpoint, only while the ledger ends exactly at `seen`.
-    ResumeLatest,
-    /// This snapshot, only while the ledger ends exactly at `seen`.
-    #[serde(rename_all = "camelCase")]
-    Path {
-        /// URI of a checkpoint, savepoint or job directory, or of a `_metadata`.
-        from: String,
-        /// Drop state that no operator takes.
-        allow_non_restored_state: bool,
-    },
-    /// Nothing (stateless), only while the ledger ends exactly at `seen`.
-    Empty,
-}
-
-/// One connection of a TaskManager; a TaskManager that reconnects has another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-/// What happened.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// Time passed: fed when [`JobMaster::next_wakeup`] is due, at least.
-    Tick,
-    /// The answer to [`Action::Store`]; each gets exactly one, after a deadline [`StoreReply::Failed`].
-    StoreReply {
-        /// Which.
-        id: OperationId,
-        /// The answer.
-        reply: StoreReply,
-    },
-    /// A message from a TaskManager; the first of a session is its registration.
-    Message {
-        /// From where.
-        session: SessionId,
-        /// What.
-        message: FromTaskManager,
-    },
-    /// The connection is gone.
-    SessionClosed {
-        /// Which.
-        session: SessionId,
-    },
-    /// Somebody asks for something.
-    Command(Command),
-}
-
-/// What the controller or a person asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Command {
-    /// End with `Stopped`: a last checkpoint where there can be one, then no more (L6).
-    Stop,
-    /// End with `Cancelled`.
-    Cancel,
-    /// Take a checkpoint now.
-    TriggerCheckpoint {
-        /// Names the request in the status.
-        id: String,
-    },
-    /// Take a savepoint.
-    Savepoint(SavepointRequest),
-    /// Remove a savepoint.
-    Dispose {
-        /// Names the request in the status.
-        id: String,
-        /// URI of its directory or its `_metadata`.
-        path: String,
-    },
-    /// Obey other options from now on, without a restart.
-    Reconfigure(Box<Reconfiguration>),
-}
-
-/// Options that a running job takes over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Reconfiguration {
-    /// Names them in the status.
-    pub id: String,
-    /// How checkpoints are taken and kept; what a running job cannot take over of it is left as it is
-    /// ([`crate::options::CheckpointingSpec::reconfigured`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpointing: Option<CheckpointingSpec>,
-    /// What happens after the next failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart_strategy: Option<RestartStrategySpec>,
-}
-
-/// A savepoint that is asked for (K4).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SavepointRequest {
-    /// Names the request: repeated, it is not carried out twice, also by a later JobManager.
-    pub id: String,
-    /// What for.
-    pub kind: SavepointKind,
-    /// URI below which it goes; `checkpointing.savepointStorage` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub directory: Option<String>,
-    /// How long it may take, from the moment the request is taken.
-    pub timeout: TimeSpan,
-}
-
-/// What to do.
-#[derive(Debug, Clone)]
-pub enum Action {
-    /// Execute and feed back one [`Event::StoreReply`].
-    Store {
-        /// Names the reply.
-        id: OperationId,
-        /// What.
-        operation: StoreOperation,
-    },
-    /// Tell a TaskManager; lost silently when the session is gone.
-    Send {
-        /// To whom.
-        session: SessionId,
-        /// What.
-        message: ToTaskManager,
-    },
-    /// Close a session after what was sent.
-    Close {
-        /// Which.
-        session: SessionId,
-    },
-    /// End the process after what was sent. Nothing follows.
-    Exit(ExitRecord),
-}
 
 /// How far the job is.
 #[derive(Debug)]
@@ -327,6 +137,8 @@ pub struct JobMaster {
     restored: Option<Restored>,
     /// The snapshot that was missing when the ledger was last read.
     missing: Option<String>,
+    /// The end that is being concluded was asked of an older revision: this one's directive is to be carried out after it.
+    concludes_for_another: bool,
     /// An end that was asked for and waits: for the ledger, or for a last checkpoint.
     wanted_end: Option<EndKind>,
     next_heartbeat: Timestamp,
@@ -375,6 +187,7 @@ impl JobMaster {
             loading: None,
             restored: None,
             missing: None,
+            concludes_for_another: false,
             wanted_end: None,
             next_heartbeat: Timestamp::default(),
             store_failures: 0,
@@ -529,10 +342,8 @@ impl JobMaster {
             Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
             Purpose::WriteMetadata(id) => self.on_metadata_written(id, reply),
             Purpose::ReadMetadata(id) => self.on_metadata_read_back(id, reply),
-            Purpose::ListDead(_)
-            | Purpose::ListDeadFiles
+            Purpose::ListDead
             | Purpose::SweepSavepoints(_)
-            | Purpose::ListRemains
             | Purpose::ListShared
             | Purpose::ReadFiles(_)
             | Purpose::Sweep

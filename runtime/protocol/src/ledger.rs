@@ -19,7 +19,8 @@ pub use entry::{
     TakenSavepoint,
 };
 pub use fold::{
-    Fold, LedgerState, LiveSavepoint, MAX_RETAINED, Request, RequestResult, RestorePoint, RetainedCheckpoint,
+    Fold, ForeignSnapshot, LedgerState, LiveSavepoint, MAX_RETAINED, Request, RequestResult, RestorePoint,
+    RetainedCheckpoint,
 };
 
 #[cfg(test)]

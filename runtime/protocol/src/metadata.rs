@@ -336,6 +336,17 @@ fn redistribute<'a>(
     snapshots.map(|one| one.operator.iter().filter_map(|handle| take(one.subtask, handle)).collect()).collect()
 }
 
+/// The operators of the graph that keep state and were not part of what the snapshot was taken of, quoted and separated
+/// by commas: they start empty.
+#[must_use]
+pub fn new_operators(metadata: &Metadata, graph: &JobGraph) -> String {
+    let known: BTreeSet<&OperatorUid> =
+        metadata.vertices.iter().flat_map(|vertex| &vertex.operators).map(|operator| &operator.uid).collect();
+    let keeps_state = |operator: &&OperatorInfo| matches!(operator.kind, OperatorKind::Source | OperatorKind::Keyed);
+    let new = operators(graph).filter(keeps_state).map(|operator| &operator.uid).filter(|uid| !known.contains(uid));
+    new.map(|uid| format!("'{uid}'")).collect::<Vec<_>>().join(", ")
+}
+
 fn check_all_matched(metadata: &Metadata, graph: &JobGraph) -> Result<(), RestoreError> {
     let in_graph: BTreeSet<&OperatorUid> = operators(graph).map(|operator| &operator.uid).collect();
     let has_state = |snapshot: &&OperatorSnapshot| !snapshot.is_empty();

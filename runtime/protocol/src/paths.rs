@@ -92,13 +92,6 @@ impl JobPaths {
         (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
     }
 
-    /// The generation below whose directory an object lies.
-    #[must_use]
-    pub fn parse_generation(&self, key: &str) -> Option<Generation> {
-        let (generation, _) = key.strip_prefix(&self.directory)?.strip_prefix('/')?.split_once('/')?;
-        number(generation).map(Generation)
-    }
-
     /// The checkpoint that an object lies under, from its key.
     #[must_use]
     pub fn parse_checkpoint(&self, key: &str) -> Option<(Generation, CheckpointId)> {

@@ -18,7 +18,7 @@ pub enum JobState {
     Running,
     /// Waiting for the delay of the restart strategy, or deploying again.
     Restarting,
-    /// All input was read; the last checkpoint is under way.
+    /// All input was read: tasks work on what is queued, then the last checkpoint is taken.
     Finishing,
     /// A stop or cancel is under way.
     Stopping,
@@ -64,6 +64,8 @@ pub struct JobStatus {
     pub next_restart_at: Option<Timestamp>,
     /// What the current attempt was restored from; absent when it started empty.
     pub restored_from: Option<CheckpointInfo>,
+    /// The snapshot that the job was started from, if it is none of its own checkpoints, and whether it still needs it.
+    pub foreign_snapshot: Option<ForeignSnapshotStatus>,
     /// The last completed checkpoint.
     pub last_checkpoint: Option<CheckpointInfo>,
     /// Checkpoints completed by this generation.
@@ -109,6 +111,21 @@ pub struct CheckpointInfo {
     pub completed_at: Timestamp,
     /// Bytes of state.
     pub bytes: u64,
+}
+
+/// A snapshot that the job was started from and does not own: another job's checkpoint, a copy, a savepoint. The job
+/// never removes it (K7).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForeignSnapshotStatus {
+    /// URI of its directory.
+    pub path: String,
+    /// Whether the job would restore it again, or reads it: then it must stay.
+    pub needed: bool,
+    /// Since when it is not needed any more.
+    pub released_at: Option<Timestamp>,
+    /// The job's own checkpoint with which that came; absent when a start from something else did it.
+    pub released_by: Option<CheckpointId>,
 }
 
 /// What somebody asked for.

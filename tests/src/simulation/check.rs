@@ -10,17 +10,15 @@ use crate::simulation::store::{ObjectStore, ROOT, relative};
 use sluice_engine::state::merged::MergedState;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
-use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference};
+use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::state::{KeyedStateKind, StateData};
-use sluice_protocol::{CheckpointId, Generation, ProcessId, Run};
+use sluice_protocol::{CheckpointId, Generation, ProcessId, Run, SubtaskId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 mod savepoints;
-
-pub use savepoints::stop_kind;
 
 /// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
 pub const RESTORE_UNAVAILABLE: &str = "RestoreUnavailable";
@@ -36,8 +34,8 @@ pub struct Check {
     first_entries: BTreeSet<u64>,
     /// Processes that appended below the trimmed bound: they must notice.
     litterers: BTreeSet<ProcessId>,
-    /// Whose entry stood at each number.
-    appended: BTreeMap<u64, ProcessId>,
+    /// Whose entry stood at each number, and of which revision that is.
+    appended: BTreeMap<u64, (ProcessId, u64)>,
     /// Who has appended.
     writers: BTreeSet<(Generation, ProcessId)>,
     /// The moment of each put of an object that is no ledger entry, counted in effects.
@@ -49,14 +47,26 @@ pub struct Check {
     savepoints_swept_at: Option<u64>,
     /// Barriers of savepoints, by generation.
     savepoint_barriers: BTreeSet<(u64, CheckpointId)>,
-    /// Directives by id, as the controller gave them.
-    pub directives: BTreeMap<String, StartFrom>,
+    /// The base that each barrier named, by generation.
+    bases: BTreeMap<(u64, CheckpointId), Option<CheckpointId>>,
+    /// Runs whose sources were told to end for a drain.
+    draining: BTreeSet<Run>,
+    /// The run whose drain was given up last.
+    given_up: Option<Run>,
+    /// Tasks that have said that all their input is worked on.
+    finished: BTreeSet<(Run, SubtaskId)>,
+    /// Directives by id with their m, as the controller gave them last.
+    pub directives: BTreeMap<String, (StartFrom, u64)>,
     /// Checkpoints that were read and held batches in flight.
     in_flight: Cell<u64>,
+    /// Whether a drain may end the job for good.
+    pub may_stop: bool,
     /// Whether rows may count twice.
     pub at_least_once: bool,
     /// What each completed checkpoint refers to, by directory.
     files: BTreeMap<String, BTreeSet<String>>,
+    /// The directory of each completed checkpoint.
+    completed: BTreeMap<CheckpointId, String>,
     /// Counts of the last completed checkpoint.
     pub last_counts: Counts,
     /// What happened.
@@ -82,10 +92,16 @@ impl Check {
             swept_at: None,
             savepoints_swept_at: None,
             savepoint_barriers: BTreeSet::new(),
+            bases: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            given_up: None,
+            finished: BTreeSet::new(),
             directives: BTreeMap::new(),
             in_flight: Cell::new(0),
+            may_stop: false,
             at_least_once: false,
             files: BTreeMap::new(),
+            completed: BTreeMap::new(),
             last_counts: Counts::new(),
             coverage: Coverage::default(),
         }
@@ -134,7 +150,7 @@ impl Check {
         if self.last.as_ref().is_none_or(|last| last.generation != entry.generation) {
             self.first_entries.insert(number);
         }
-        self.appended.insert(number, entry.process.clone());
+        self.appended.insert(number, (entry.process.clone(), entry.revision));
         self.writers.insert((entry.generation, entry.process.clone()));
         self.last = Some(entry);
         Ok(())
@@ -144,7 +160,9 @@ impl Check {
     /// that was under way while its number was decided by another put of the same process, and was trimmed since.
     fn on_litter(&mut self, entry: &Entry) -> Result<(), String> {
         let below = self.fold().trimmed_below;
-        if entry.number < below && self.appended.get(&entry.number) == Some(&entry.process) {
+        if entry.number < below
+            && self.appended.get(&entry.number).is_some_and(|(process, _)| *process == entry.process)
+        {
             return Ok(());
         }
         if entry.number >= below || !matches!(entry.kind, EntryKind::Started { .. }) {
@@ -200,9 +218,9 @@ impl Check {
 
     fn check_kind(&mut self, entry: &Entry, store: &ObjectStore) -> Result<(), String> {
         match &entry.kind {
-            EntryKind::Started { restored_from, .. } => {
+            EntryKind::Started { cause, restored_from, .. } => {
                 self.coverage.generations += 1;
-                self.check_start(entry, restored_from.as_ref())
+                self.check_start(entry, *cause, restored_from.as_ref())
             }
             EntryKind::Restarted { cause, from } => {
                 self.coverage.restarts += 1;
@@ -210,9 +228,10 @@ impl Check {
                 let found = from.as_ref().map(|from| from.directory.clone());
                 self.check_restore(entry, found, self.restore.clone())
             }
-            EntryKind::Checkpoint { checkpoint, ends, .. } => {
+            EntryKind::Checkpoint { checkpoint, ends, savepoint, .. } => {
                 let directory = self.paths.checkpoint_directory(checkpoint.key.generation, checkpoint.key.id);
-                self.check_checkpoint(entry, checkpoint.key.id, *ends, store)?;
+                let is_all = *ends == Ends::Finish && savepoint.is_none();
+                self.check_checkpoint(entry, checkpoint.key.id, is_all, store)?;
                 self.restore = Some(directory);
                 Ok(())
             }
@@ -235,9 +254,20 @@ impl Check {
         }
     }
 
-    fn check_start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>) -> Result<(), String> {
+    fn check_start(
+        &mut self,
+        entry: &Entry,
+        cause: StartCause,
+        restored_from: Option<&SnapshotReference>,
+    ) -> Result<(), String> {
         let is_repeated = self.last.as_ref().is_some_and(|last| last.folded().directive == entry.directive);
-        let start = self.directives.get(&entry.directive).cloned().unwrap_or(StartFrom::Continue);
+        let (start, seen) = match self.directives.get(&entry.directive) {
+            Some(directive) if cause == StartCause::Start => directive.clone(),
+            _ => (StartFrom::Continue, 0),
+        };
+        let has_moved = start != StartFrom::Continue && !is_repeated && entry.number > seen + 1;
+        self.coverage.moved += u64::from(has_moved);
+        self.coverage.concluded += u64::from(cause == StartCause::Close);
         let found = restored_from.map(|from| from.directory.clone());
         let expected = match start {
             StartFrom::Path { from, .. } if !is_repeated => {
@@ -277,14 +307,14 @@ impl Check {
         &mut self,
         entry: &Entry,
         id: CheckpointId,
-        ends: Ends,
+        is_all: bool,
         store: &ObjectStore,
     ) -> Result<(), String> {
         if id <= self.last_checkpoint {
             return Err(format!("K2: checkpoint {id} after {}", self.last_checkpoint));
         }
         self.last_checkpoint = id;
-        self.note_files(entry.generation, id, store)?;
+        self.note_files(entry, id, store)?;
         let (positions, counts) = self.read_checkpoint(entry.generation, id, store)?;
         let expected = self.events.counts(&positions);
         if !self.fits(&counts, &expected) {
@@ -293,7 +323,7 @@ impl Check {
                 entry.generation
             ));
         }
-        if ends == Ends::Finish && positions != self.events.end() {
+        if is_all && positions != self.events.end() {
             return Err(format!("checkpoint {id} ends the job at {positions:?}"));
         }
         self.coverage.checkpoints += 1;
@@ -349,15 +379,54 @@ impl Check {
     }
 
     /// Remembers the files of a completed checkpoint, and how many deltas are among them.
-    fn note_files(&mut self, generation: Generation, id: CheckpointId, store: &ObjectStore) -> Result<(), String> {
+    fn note_files(&mut self, entry: &Entry, id: CheckpointId, store: &ObjectStore) -> Result<(), String> {
+        let generation = entry.generation;
         let directory = self.paths.checkpoint_directory(generation, id);
         let key = self.paths.metadata(generation, id);
         let bytes = store.get(&key).ok_or_else(|| format!("K2: {key} is missing when its entry stands"))?;
         let metadata = Metadata::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
         let handles = metadata.operators.iter().flat_map(|operator| &operator.keyed);
         self.coverage.deltas += handles.filter(|handle| handle.kind == KeyedStateKind::Delta).count() as u64;
-        self.files.insert(directory.clone(), metadata.files(&directory).collect());
+        let files: BTreeSet<String> = metadata.files(&directory).collect();
+        self.check_files(id, metadata.run, &files)?;
+        self.files.insert(directory.clone(), files);
+        self.completed.insert(id, directory);
         Ok(())
+    }
+
+    /// A checkpoint refers only to files of its base and of its own attempt, so to none of a foreign snapshot (K6, K7).
+    fn check_files(&self, id: CheckpointId, run: Run, files: &BTreeSet<String>) -> Result<(), String> {
+        let base = self.bases.get(&(run.generation.0, id)).copied().flatten();
+        let of_base = base.and_then(|base| self.files.get(self.completed.get(&base)?));
+        // Their names hold checkpoint and run (K2).
+        let is_own = |file: &String| {
+            let name = file.rsplit('/').next().unwrap_or_default();
+            self.paths.parse_shared(file).is_some() && name.split('-').nth(1) == Some(&run.to_string())
+        };
+        match files.iter().find(|file| !is_own(file) && of_base.is_none_or(|of_base| !of_base.contains(*file))) {
+            None => Ok(()),
+            Some(file) => Err(format!(
+                "K6: checkpoint {id} of run {run} refers to {file}, which is neither its own nor of its base {base:?}"
+            )),
+        }
+    }
+
+    /// A start says that it found the ledger beyond m, at this entry.
+    ///
+    /// # Errors
+    /// When that is an older revision's: whoever appends it may go on for ever, and no start would (N3).
+    pub fn on_moved(&self, number: u64, revision: u64) -> Result<(), String> {
+        match self.appended.get(&number) {
+            Some((process, older)) if *older < revision => Err(format!(
+                "N3: entry {number} of {process:?}, of revision {older}, stops a start of revision {revision}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A task has worked on all its input.
+    pub fn on_task_finished(&mut self, run: Run, subtask: SubtaskId) {
+        self.finished.insert((run, subtask));
     }
 
     /// A delete is about to take effect.
@@ -440,7 +509,8 @@ impl Check {
     /// What is missing.
     pub fn on_finished(&self, store: &ObjectStore) -> Result<(), String> {
         let Some(last) = self.last.as_ref() else { return Err("finished without a ledger".to_owned()) };
-        if !matches!(last.kind, EntryKind::Finished { .. } | EntryKind::Cancelled { .. }) {
+        let is_end = matches!(last.kind, EntryKind::Finished { .. } | EntryKind::Cancelled { .. });
+        if !is_end && !(last.kind == EntryKind::Stopped && self.may_stop) {
             return Err(format!("finished, but the last entry is {}", name(&last.kind)));
         }
         for one in &self.fold().retained {

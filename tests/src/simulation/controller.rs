@@ -3,7 +3,6 @@
 //! It sees a JobManager's status now and then, believes a process dead when it is told so (rightly or not), and
 //! replaces what is lost. It never talks to the store.
 
-use crate::simulation::check::stop_kind;
 use crate::simulation::job_manager::JobManager;
 use crate::simulation::people::SAVEPOINTS;
 use crate::simulation::program;
@@ -12,7 +11,8 @@ use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
 use crate::simulation::world::{Event, Process, World, process_id};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{Command, Directive, Event as MasterEvent, JobMasterConfig, StartFrom};
+use sluice_protocol::job_master::{Command, Directive, JobMasterConfig, StartFrom};
+use sluice_protocol::ledger::SavepointKind;
 use sluice_protocol::message::Alignment;
 use sluice_protocol::options::{
     CheckpointingMode, CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, Retention, TolerableFailures,
@@ -23,6 +23,9 @@ use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Tim
 
 /// Time between two looks at the world.
 const PERIOD: u64 = 150;
+
+/// The directive of the first revision.
+const FIRST: &str = "1";
 
 /// What the controller knows.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ impl Default for Controller {
         Self {
             generation: 0,
             current: None,
-            directive: Directive { id: "1".to_owned(), seen: 0, start: StartFrom::Continue },
+            directive: Directive { id: FIRST.to_owned(), seen: 0, start: StartFrom::Continue },
             failures: FailureCounts::new(1),
             restart_at: Some(0),
             stopping: false,
@@ -96,7 +99,7 @@ impl World {
         let generation = self.controller.generation;
         let directive = self.controller.directive.clone();
         self.trace(|| format!("controller starts generation {generation} with {directive:?}"));
-        self.check.directives.insert(directive.id.clone(), directive.start.clone());
+        self.check.directives.insert(directive.id.clone(), (directive.start.clone(), directive.seen));
         let index = self.start_job_manager(generation, directive);
         self.controller.current = Some(index);
         for pod in std::mem::take(&mut self.controller.pods) {
@@ -112,8 +115,9 @@ impl World {
     /// Starts a JobManager process, also one that nobody should have started.
     pub(super) fn start_job_manager(&mut self, generation: u64, directive: Directive) -> usize {
         let process = process_id(self.job_managers.len());
-        let parallelism = self.parallelism();
-        let revision = 1 + u64::from(self.controller.stopped);
+        let is_first = directive.id == FIRST;
+        let parallelism = self.scenario.parallelism[usize::from(!is_first)];
+        let revision = if is_first { 1 } else { 2 };
         let config = JobMasterConfig {
             job: job(),
             generation: Generation(generation),
@@ -194,21 +198,37 @@ impl World {
     }
 
     fn request_stop(&mut self) {
-        let Some((at, _)) = self.scenario.upgrade else { return };
+        let Some((at, upgrade)) = self.scenario.upgrade else { return };
         if self.controller.stopped || at > self.now {
             return;
         }
+        if upgrade == Upgrade::LastState {
+            return self.leave_revision();
+        }
         self.controller.stopping = true;
-        if self.scenario.upgrade.is_some_and(|(_, upgrade)| upgrade == Upgrade::Savepoint) {
-            if self.rng.u32(..8) == 0 {
-                self.ask_to_stop(stop_kind(false));
-            }
+        if self.rng.u32(..8) > 0 {
             return;
         }
-        let Some(index) = self.controller.current.filter(|index| self.job_managers[*index].alive) else { return };
-        if self.rng.u32(..8) == 0 {
-            self.deliver(Process::JobManager(index), Event::Master(index, MasterEvent::Command(Command::Stop)));
+        match upgrade {
+            Upgrade::Savepoint => self.ask_to_stop(SavepointKind::Stop, |_| 8000),
+            Upgrade::Drain { millis } => self.ask_to_stop(SavepointKind::Drain, |attempt| millis * attempt),
+            _ => self.tell(Command::Stop),
         }
+    }
+
+    /// The next revision begins although the one before has not ended, and may go on for some time.
+    fn leave_revision(&mut self) {
+        let seen = self.controller.directive.seen;
+        let start = if seen == 0 { StartFrom::Continue } else { StartFrom::ResumeLatest };
+        self.controller.stopped = true;
+        self.begin_revision(Directive { id: "2".to_owned(), seen, start });
+    }
+
+    fn begin_revision(&mut self, directive: Directive) {
+        self.controller.directive = directive;
+        self.controller.failures = FailureCounts::new(2);
+        self.controller.current = None;
+        self.controller.restart_at = Some(self.now + 50);
     }
 
     /// Whether the job was told to end: nothing else is asked for then.
@@ -244,7 +264,7 @@ impl World {
                 program::Events::new(&self.scenario),
                 self.parallelism(),
                 &self.view,
-                self.scenario.stalls,
+                program::Stalls::new(&self.scenario),
             ),
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
@@ -306,7 +326,10 @@ impl World {
                 self.resume(last);
             }
             ExitKind::StateMoved if record.ledger_entry > Some(self.controller.directive.seen) => {
-                self.check.coverage.moved += 1;
+                let revision = self.job_managers[index].revision;
+                if let Err(what) = self.check.on_moved(record.ledger_entry.unwrap_or_default(), revision) {
+                    self.violate(what);
+                }
                 self.controller.directive.seen = record.ledger_entry.unwrap_or_default();
                 self.controller.current = None;
                 self.controller.restart_at = Some(self.now + 100);
@@ -329,17 +352,14 @@ impl World {
             StartFrom::Path { from: directory, allow_non_restored_state: false }
         };
         let start = match upgrade {
-            Upgrade::ResumeLatest => StartFrom::ResumeLatest,
+            Upgrade::ResumeLatest | Upgrade::LastState => StartFrom::ResumeLatest,
             Upgrade::Path => fold.retained.first().map_or(StartFrom::ResumeLatest, |one| place(one.key)),
             Upgrade::Empty => StartFrom::Empty,
-            Upgrade::Savepoint => self
+            Upgrade::Savepoint | Upgrade::Drain { .. } => self
                 .stopped_with()
                 .map_or(StartFrom::ResumeLatest, |from| StartFrom::Path { from, allow_non_restored_state: false }),
         };
-        self.controller.directive = Directive { id: "2".to_owned(), seen: last, start };
-        self.controller.failures = FailureCounts::new(2);
-        self.controller.current = None;
-        self.controller.restart_at = Some(self.now + 50);
+        self.begin_revision(Directive { id: "2".to_owned(), seen: last, start });
     }
 
     /// A process that nobody should have started: of this generation or an older one.
@@ -347,7 +367,7 @@ impl World {
         let generation = self.controller.generation.saturating_sub(back).max(1);
         let mut directive = self.controller.directive.clone();
         if back > 0 && self.controller.stopped {
-            directive = Directive { id: "1".to_owned(), seen: 0, start: StartFrom::Continue };
+            directive = Directive { id: FIRST.to_owned(), seen: 0, start: StartFrom::Continue };
         }
         if matches!(directive.start, StartFrom::Continue) {
             directive.seen = directive.seen.saturating_sub(self.rng.u64(..4));

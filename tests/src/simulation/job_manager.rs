@@ -10,6 +10,8 @@ pub struct JobManager {
     master: JobMaster,
     /// Its generation.
     pub generation: u64,
+    /// The revision of the spec that it runs.
+    pub revision: u64,
     /// Its parallelism: TaskManagers of another program do not fit.
     pub parallelism: u32,
     /// Whether it lives.
@@ -22,10 +24,10 @@ impl JobManager {
     /// A new one.
     #[must_use]
     pub fn new(config: JobMasterConfig, parallelism: u32, seed: u64) -> Self {
-        let generation = config.generation.0;
+        let (generation, revision) = (config.generation.0, config.revision);
         let mut rng = fastrand::Rng::with_seed(seed);
         let master = JobMaster::new(config, Box::new(move || rng.u64(..)));
-        Self { master, generation, parallelism, alive: true, wakes_at: None }
+        Self { master, generation, revision, parallelism, alive: true, wakes_at: None }
     }
 
     /// Feeds an event.

@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Asks the job to stop with a savepoint; one that has failed is asked for anew.
-    pub(super) fn ask_to_stop(&mut self, kind: SavepointKind) {
+    pub(super) fn ask_to_stop(&mut self, kind: SavepointKind, millis: impl Fn(u64) -> u64) {
         let mut number = 1;
         let id = loop {
             let id = format!("{:04}-stop", 1000 + number);
@@ -71,7 +71,7 @@ impl World {
                 _ => break id,
             }
         };
-        let (directory, timeout) = (Some(format!("{ROOT}/{SAVEPOINTS}")), TimeSpan(8000));
+        let (directory, timeout) = (Some(format!("{ROOT}/{SAVEPOINTS}")), TimeSpan(millis(number)));
         self.tell(Command::Savepoint(SavepointRequest { id, kind, directory, timeout }));
     }
 

@@ -86,7 +86,7 @@ pub type View = Arc<Mutex<Counts>>;
 /// # Panics
 /// Never: the GROUP BY is well formed.
 #[must_use]
-pub fn program(events: Events, parallelism: u32, view: &View, stalls: u32) -> Program {
+pub fn program(events: Events, parallelism: u32, view: &View, stalls: Stalls) -> Program {
     let factory = GroupAggregateFactory::new(group_by()).expect("a well-formed GROUP BY");
     let output_schema = factory.output_schema();
     let source: Arc<dyn SourceFactory> = Arc::new(events);
@@ -305,17 +305,33 @@ pub fn read_in_flight(handle: &InFlightHandle, into: &mut Counts) -> Result<(), 
     Ok(())
 }
 
+/// How slow a sink is.
+#[derive(Debug, Clone, Copy)]
+pub struct Stalls {
+    /// Of a hundred times that it is asked for room, how often it has none.
+    pub percent: u32,
+    /// Until when.
+    pub until: u64,
+}
+
+impl Stalls {
+    /// Those of a scenario.
+    #[must_use]
+    pub const fn new(scenario: &Scenario) -> Self {
+        let Scenario { stalls, rows, gap_millis, stalls_on_millis, .. } = *scenario;
+        Self { percent: stalls, until: rows * gap_millis + stalls_on_millis }
+    }
+}
+
 struct ViewSink {
     view: View,
-    stalls: u32,
+    stalls: Stalls,
     events: Events,
 }
 
 struct ViewWriter {
     view: View,
-    stalls: u32,
-    /// When the sink becomes fast: the last checkpoint waits for every row, within its timeout.
-    until: u64,
+    stalls: Stalls,
     clock: Clock,
     random: fastrand::Rng,
 }
@@ -323,9 +339,9 @@ struct ViewWriter {
 impl SinkFactory for ViewSink {
     fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
         let Self { view, stalls, events } = self;
-        let (until, random) = (events.rows * events.gap_millis, fastrand::Rng::with_seed(events.seed));
+        let random = fastrand::Rng::with_seed(events.seed);
         let clock: Clock = Arc::new(sluice_protocol::Timestamp::default);
-        Ok(Box::new(ViewWriter { view: Arc::clone(view), stalls: *stalls, until, clock, random }))
+        Ok(Box::new(ViewWriter { view: Arc::clone(view), stalls: *stalls, clock, random }))
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {
@@ -341,7 +357,8 @@ impl Sink for ViewWriter {
     }
 
     fn is_writable(&mut self) -> Result<bool, TaskError> {
-        Ok(self.stalls == 0 || (self.clock)().0 > self.until || self.random.u32(..100) >= self.stalls)
+        let Stalls { percent, until } = self.stalls;
+        Ok(percent == 0 || (self.clock)().0 > until || self.random.u32(..100) >= percent)
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {

@@ -31,11 +31,19 @@ pub enum Bug {
     Deadline,
     /// K5 broken: savepoints are taken beside unaligned checkpoints.
     Overlap,
+    /// K6 broken: a subtask refers to a file of an attempt before, because its rows were as many.
+    ForeignFile,
+    /// K6 broken: with a checkpoint go all its files, whatever else refers to them.
+    References,
+    /// K4 broken: after a drain that was given up the tasks go on without their sources.
+    Drain,
+    /// N3 broken: entries of an older revision beyond m stop a start again and again.
+    OlderRevision,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -47,6 +55,10 @@ impl Bug {
         Self::InFlightOrder,
         Self::Deadline,
         Self::Overlap,
+        Self::ForeignFile,
+        Self::References,
+        Self::Drain,
+        Self::OlderRevision,
     ];
 
     /// The JobMaster's switches.
@@ -60,6 +72,9 @@ impl Bug {
             keeps_dead: bug == Some(Self::Sweep),
             deadline_decides: bug == Some(Self::Deadline),
             overlapping_savepoints: bug == Some(Self::Overlap),
+            forgets_references: bug == Some(Self::References),
+            forgets_drains: bug == Some(Self::Drain),
+            insists_on_m: bug == Some(Self::OlderRevision),
         }
     }
 }
@@ -118,6 +133,13 @@ pub enum Upgrade {
     Empty,
     /// Stop with a savepoint, then start from that.
     Savepoint,
+    /// Drain and stop with a savepoint, then start from that.
+    Drain {
+        /// How long the first try may take; each one after it may take as much more.
+        millis: u64,
+    },
+    /// Start the next revision from the latest checkpoint without an end of the one before: nobody can reach that.
+    LastState,
 }
 
 /// One world.
@@ -169,6 +191,8 @@ pub struct Scenario {
     pub alignment: Alignment,
     /// Of a hundred times that a sink is asked for room, how often it has none.
     pub stalls: u32,
+    /// For how long it stays so behind the end of the input.
+    pub stalls_on_millis: u64,
     /// What people ask for, by time.
     pub asks: Vec<(u64, Ask)>,
     /// When the job is cancelled, if it is.
@@ -237,6 +261,7 @@ impl Scenario {
             upgrade,
             alignment: Alignment::Aligned,
             stalls: 0,
+            stalls_on_millis: 0,
             asks: vec![],
             cancel: None,
             deletes: false,
@@ -244,6 +269,7 @@ impl Scenario {
         }
         .with_alignment()
         .with_people(horizon)
+        .with_ends(horizon)
     }
 
     /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.
@@ -287,6 +313,31 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Some of those that stop with a savepoint drain, some of which are cancelled meanwhile; some of the other upgrades
+    /// wait for no end. Half of the slow sinks are slow also behind the end of the input, for longer than a checkpoint may
+    /// take.
+    fn with_ends(mut self, horizon: u64) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0xd7a1_0000);
+        let drain = Upgrade::Drain { millis: rng.u64(100..5000) };
+        match self.upgrade {
+            Some((at, Upgrade::Savepoint)) if rng.u32(..2) == 0 => self.upgrade = Some((at, drain)),
+            Some((at, Upgrade::ResumeLatest | Upgrade::Path | Upgrade::Empty)) if rng.u32(..3) == 0 => {
+                self.upgrade = Some((at, Upgrade::LastState));
+            }
+            None if self.cancel.is_none() && rng.u32(..12) == 0 => self.upgrade = Some((rng.u64(800..horizon), drain)),
+            _ => {}
+        }
+        if let Some((at, Upgrade::Drain { .. })) = self.upgrade
+            && rng.u32(..4) == 0
+        {
+            self.cancel = Some(at + rng.u64(..3000));
+        }
+        if self.stalls > 0 && rng.bool() {
+            self.stalls_on_millis = rng.u64(1000..8000);
+        }
+        self
+    }
+
     /// Whether nothing in this world can write after its successor: then also what the sink's readers see is exact.
     #[must_use]
     pub fn has_no_zombies(&self) -> bool {

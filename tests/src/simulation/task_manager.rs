@@ -18,7 +18,7 @@ use sluice_engine::task::{Step, Task, TaskEvent};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::job_master::SessionId;
 use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
-use sluice_protocol::state::{KeyedStateHandle, SubtaskState};
+use sluice_protocol::state::{KeyedStateHandle, StateData, SubtaskState};
 use sluice_protocol::store::StoreOperation;
 use sluice_protocol::{CheckpointId, Generation, OperatorUid, ProcessId, Run, SubtaskId, TaskManagerId};
 use std::collections::BTreeMap;
@@ -132,6 +132,8 @@ pub struct TaskManager {
     ending: Option<(Run, u64)>,
     operations: BTreeMap<u64, Operation>,
     next_operation: u64,
+    /// Planted bug: the last whole file of each subtask, its rows and its run.
+    stored: BTreeMap<SubtaskId, (StateData, u64, Run)>,
     rng: fastrand::Rng,
     effects: Vec<Effect>,
 }
@@ -151,6 +153,7 @@ impl TaskManager {
             ending: None,
             operations: BTreeMap::new(),
             next_operation: 0,
+            stored: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(seed),
             effects: Vec::new(),
         }

@@ -139,6 +139,7 @@ impl World {
     #[must_use]
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
         let mut check = Check::new(JobPaths::new(&job()), Events::new(&scenario));
+        check.may_stop = scenario.cancel.is_some();
         check.at_least_once = scenario.alignment == Alignment::AtLeastOnce;
         let mut world = Self {
             rng: fastrand::Rng::with_seed(scenario.seed),
@@ -374,12 +375,11 @@ impl World {
             let Action::Send { message: ToTaskManager::TriggerCheckpoint { barrier, .. }, .. } = action else {
                 continue;
             };
-            let (generation, pending) = {
-                let one = &self.job_managers[index];
-                (one.generation, one.status().pending_checkpoints.len())
-            };
+            let status = self.job_managers[index].status();
+            let (pending, tasks) = (status.pending_checkpoints.len(), status.tasks);
+            let run = Run { generation: status.generation, attempt: status.attempt };
             let alignment = self.options(1).checkpointing.map(|settings| settings.alignment()).unwrap_or_default();
-            if let Err(what) = self.check.on_trigger(generation, barrier, pending, alignment) {
+            if let Err(what) = self.check.on_trigger(run, barrier, (pending, tasks), alignment) {
                 self.violate(what);
             }
         }
@@ -444,6 +444,9 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send(message) => {
+                    if let FromTaskManager::TaskFinished { run, subtask } = &message {
+                        self.check.on_task_finished(*run, *subtask);
+                    }
                     if let Some(session) = self.task_managers[index].session {
                         self.send_up(session, message);
                     }

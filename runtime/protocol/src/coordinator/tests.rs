@@ -1,7 +1,10 @@
 //! The coordinator against hand-written courses of events.
 use super::*;
+use crate::failure::Fault;
 use crate::ids::{SubtaskIndex, VertexId};
-use crate::options::Unlimited;
+use crate::message::{Alignment, Barrier};
+use crate::options::{TolerableFailures, Unlimited};
+use crate::time::TimeSpan;
 
 fn settings() -> CheckpointingSpec {
     serde_json::from_value(serde_json::json!({"interval": "1s", "timeout": "10s"})).unwrap()

@@ -220,22 +220,23 @@ impl JobMaster {
         self.ask_for_checkpoints();
     }
 
-    /// When all sources have read their input, a last checkpoint; when that is complete, or there are no
-    /// checkpoints, and all tasks have finished, `Finished`.
+    /// Behind the last row checkpoints go on while the tasks empty their queues. When all tasks have, a last checkpoint,
+    /// which waits for no row; when that is complete, or there are no checkpoints, `Finished`.
     pub(super) fn finish_when_all_have(&mut self) {
         let Some(execution) = &self.execution else { return };
-        if !matches!(self.phase, Phase::Running) {
+        if !matches!(self.phase, Phase::Running) || !execution.sources_finished(&self.config.graph) {
             return;
         }
-        let is_complete = self.coordinator.is_none() || self.journal.fold.ending == Ends::Finish;
-        if is_complete {
-            if execution.all_finished() {
-                self.end(self.reached_end());
+        let have_all = execution.all_finished();
+        match &mut self.coordinator {
+            Some(coordinator) if self.journal.fold.ending != Ends::Finish => {
+                coordinator.input_ended();
+                if have_all && !coordinator.has_drained() {
+                    coordinator.request(Ends::Finish);
+                }
             }
-        } else if execution.sources_finished(&self.config.graph)
-            && let Some(coordinator) = self.coordinator.as_mut().filter(|one| !one.has_drained())
-        {
-            coordinator.request(Ends::Finish);
+            _ if have_all => self.end(self.reached_end()),
+            _ => {}
         }
     }
 

@@ -238,6 +238,7 @@ impl JobMaster {
         let key = checkpoint.key;
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
         self.status.last_checkpoint = Some(self.describe_checkpoint(checkpoint));
+        self.clear_checkpoint_notice();
         if let Some(storing) = self.storing.remove(&key.id) {
             self.know_files(&directory, &storing.metadata);
             self.cached = Some((directory, storing.metadata));
@@ -280,7 +281,9 @@ impl JobMaster {
         let state = if aborted.failure.is_some() { RecordState::Failed } else { RecordState::Dropped };
         Arc::make_mut(&mut self.history).ended(id, state, aborted.failure.as_ref(), self.now);
         if let Some(failure) = aborted.failure.clone() {
-            self.note_failed_checkpoint(id, &failure);
+            if aborted.savepoint.is_none() {
+                self.note_failed_checkpoint(id, &failure);
+            }
             self.answer_checkpoint(id, None, Some(&failure));
             if !aborted.recorded {
                 self.append(Intent::CheckpointFailed { id, failure });

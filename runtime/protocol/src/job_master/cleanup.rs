@@ -8,7 +8,7 @@
 use super::operations::{Purpose, Running};
 use super::{JobMaster, Phase};
 use crate::ids::CheckpointId;
-use crate::ledger::{CheckpointKey, RestorePoint};
+use crate::ledger::{CheckpointKey, RestorePoint, SnapshotReference};
 use crate::paths;
 use crate::status::Notice;
 use crate::store::{StoreOperation, StoreReply};
@@ -37,30 +37,6 @@ impl JobMaster {
     /// Whether the job has ended in a way that keeps no checkpoint.
     pub(super) fn removes_all(&self, drops: &[CheckpointKey]) -> bool {
         !drops.is_empty() && self.journal.fold.retained.is_empty()
-    }
-
-    /// Removes all files of all generations, but those of pinned checkpoints.
-    pub(super) fn remove_remains(&mut self) {
-        if self.journal.in_memory {
-            return;
-        }
-        let prefix = format!("{}/", self.journal.paths.directory());
-        let operation = StoreOperation::List { prefix, start_after: None };
-        self.start(Running { purpose: Purpose::ListRemains, operation, failures: 0 });
-    }
-
-    fn delete_remains(&mut self, keys: Vec<String>) {
-        let goes = |key: &String| {
-            let paths = &self.journal.paths;
-            let is_pinned = |(generation, id)| self.is_held(CheckpointKey { generation, id });
-            // Also after the end a later generation may go on.
-            let is_own = paths.parse_generation(key).is_some_and(|of| of <= self.config.generation);
-            is_own && !paths.parse_checkpoint(key).is_some_and(is_pinned)
-        };
-        let is_shared = |key: &String| self.journal.paths.parse_shared(key).is_some();
-        let (shared, others): (Vec<_>, Vec<_>) = keys.into_iter().filter(goes).partition(is_shared);
-        self.delete(others);
-        self.on_shared_found(shared);
     }
 
     /// Looks for savepoints that were begun and will not be complete. What the fold has forgotten is left alone: it may
@@ -132,9 +108,8 @@ impl JobMaster {
             return self.on_files_read(*key, &reply);
         }
         match (purpose, reply) {
-            (Purpose::ListDead(_) | Purpose::ListDeadFiles, StoreReply::Keys(keys)) => self.delete(keys),
+            (Purpose::ListDead, StoreReply::Keys(keys)) => self.delete(keys),
             (Purpose::ListShared, StoreReply::Keys(keys)) => self.on_shared_found(keys),
-            (Purpose::ListRemains, StoreReply::Keys(keys)) => self.delete_remains(keys),
             (Purpose::SweepSavepoints(prefix), StoreReply::Keys(keys)) => self.delete_dead_savepoints(prefix, keys),
             (Purpose::Sweep, StoreReply::Keys(keys)) => {
                 let dead = keys.iter().filter(|key| self.is_dead(key)).cloned().collect();
@@ -201,16 +176,18 @@ impl JobMaster {
     /// Whether a pin, or what a restart restores, holds it.
     pub(super) fn is_pinned(&self, key: CheckpointKey) -> bool {
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
-        let is_restore_point = matches!(&self.journal.fold.restore_point,
-            RestorePoint::Snapshot(reference) if reference.directory == directory);
-        is_restore_point || self.is_held(key)
+        let uri = paths::uri(self.config.storage_uri.as_deref(), &directory);
+        let is_held = self.journal.fold.pins.iter().any(|pin| pin.snapshot == uri || pin.snapshot == directory);
+        is_held || self.needed_restore_point().is_some_and(|reference| reference.directory == directory)
     }
 
-    /// Whether a pin holds it.
-    fn is_held(&self, key: CheckpointKey) -> bool {
-        let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
-        let uri = paths::uri(self.config.storage_uri.as_deref(), &directory);
-        self.journal.fold.pins.iter().any(|pin| pin.snapshot == uri || pin.snapshot == directory)
+    /// The snapshot that a restart restores instead of the latest checkpoint. Behind a terminal entry none counts: a
+    /// later start goes on from what is retained.
+    pub(super) fn needed_restore_point(&self) -> Option<&SnapshotReference> {
+        match &self.journal.fold.restore_point {
+            RestorePoint::Snapshot(reference) if !matches!(self.phase, Phase::Exiting { .. }) => Some(reference),
+            _ => None,
+        }
     }
 
     fn report_older_directories(&mut self, keys: &[String]) {

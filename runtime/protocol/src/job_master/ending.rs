@@ -93,19 +93,16 @@ impl JobMaster {
     /// The terminal entry stands.
     pub(super) fn on_terminal_stands(&mut self, drops: Vec<CheckpointKey>) {
         let Phase::Ending(kind) = &self.phase else { return };
-        let record = exit_record(kind);
+        let record = if self.concludes_for_another { concluded_for_another() } else { exit_record(kind) };
         self.status.state = end_state(kind);
         self.status.since = self.now;
         self.answer_all_at_end();
         let removes_all = self.removes_all(&drops);
+        let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
+        // Of all that is not retained now nothing is needed any more.
+        self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
         self.remove_dead(drops);
         self.shut_task_managers_down();
-        let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
-        self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
-        if removes_all {
-            self.remove_remains();
-        }
-        // Of all that is not retained now nothing is needed any more.
         self.sweep();
     }
 
@@ -164,6 +161,13 @@ const fn end_state(kind: &EndKind) -> JobState {
         EndKind::Cancelled => JobState::Cancelled,
         EndKind::Failed { .. } => JobState::Failed,
     }
+}
+
+/// The controller starts the next generation with the same directive, which then finds the job at its end (N3).
+fn concluded_for_another() -> ExitRecord {
+    let message = "an end that the job had been asked for before, and that had reached its last checkpoint, was concluded \
+                   first (K4): start again to carry this start out";
+    ExitRecord::new(ExitKind::StateMoved, "StateMoved", message)
 }
 
 fn exit_record(kind: &EndKind) -> ExitRecord {

@@ -109,6 +109,18 @@ impl Execution {
         sources.peek().is_some() && sources.all(|(_, (_, state))| *state == TaskState::Finished)
     }
 
+    /// One sentence on tasks that run.
+    pub(super) fn progress(&self, graph: &JobGraph) -> String {
+        let working = self.tasks.values().filter(|(_, state)| *state != TaskState::Finished).count();
+        match (self.sources_finished(graph), working) {
+            (false, _) => "all tasks run".to_owned(),
+            (true, 0) => "all input was read and worked on; the last checkpoint is under way".to_owned(),
+            (true, working) => {
+                format!("all input was read; {working} of {} tasks are still at work on it", self.tasks.len())
+            }
+        }
+    }
+
     pub(super) fn running(&self) -> u32 {
         let running = self.tasks.values().filter(|(_, state)| *state != TaskState::Deploying).count();
         u32::try_from(running).unwrap_or(u32::MAX)

@@ -4,11 +4,11 @@
 //! a pending one refers to. What completed here is known from its description; what older generations left is read
 //! once, in the background. Until all of that is known, nothing is removed.
 
+use super::JobMaster;
 use super::operations::{Purpose, Running};
-use super::{JobMaster, Phase};
 use crate::coordinator::CheckpointCoordinator;
 use crate::ids::CheckpointId;
-use crate::ledger::{CheckpointKey, RestorePoint};
+use crate::ledger::CheckpointKey;
 use crate::metadata::Metadata;
 use crate::store::{StoreOperation, StoreReply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,8 +85,8 @@ impl JobMaster {
         if !unknown.is_empty() {
             return self.read_files(unknown);
         }
-        let live: BTreeSet<String> =
-            kept.iter().filter_map(|key| self.files.known.get(key)).flatten().cloned().collect();
+        let live = kept.iter().filter(|_| !self.config.planted.forgets_references);
+        let live: BTreeSet<String> = live.filter_map(|key| self.files.known.get(key)).flatten().cloned().collect();
         let (waiting, dying) = std::mem::take(&mut self.files.dying).into_iter().partition(|key| kept.contains(key));
         self.files.dying = waiting;
         let mut dead = std::mem::take(&mut self.files.found);
@@ -97,14 +97,14 @@ impl JobMaster {
                 None => self.list_dead(Purpose::ListShared, self.journal.paths.shared_prefix(key.generation, key.id)),
             }
             let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
-            self.list_dead(Purpose::ListDead(key), format!("{directory}/"));
+            self.list_dead(Purpose::ListDead, format!("{directory}/"));
         }
         let shared = |file: &String| self.journal.paths.parse_shared(file).is_some() && !live.contains(file);
         let dead: BTreeSet<String> = dead.into_iter().filter(shared).collect();
         self.delete(dead.into_iter().collect());
     }
 
-    fn list_dead(&mut self, purpose: Purpose, prefix: String) {
+    pub(super) fn list_dead(&mut self, purpose: Purpose, prefix: String) {
         let operation = StoreOperation::List { prefix, start_after: None };
         self.start(Running { purpose, operation, failures: 0 });
     }
@@ -128,12 +128,7 @@ impl JobMaster {
             let (generation, id) = self.journal.paths.parse_checkpoint(&format!("{key}/"))?;
             Some(CheckpointKey { generation, id })
         };
-        let restore = match &fold.restore_point {
-            // Nothing restarts any more.
-            _ if matches!(self.phase, Phase::Exiting { .. }) => None,
-            RestorePoint::Snapshot(reference) => of_place(&reference.directory),
-            _ => None,
-        };
+        let restore = self.needed_restore_point().and_then(|reference| of_place(&reference.directory));
         let pinned = fold.pins.iter().filter_map(|pin| of_place(&pin.snapshot));
         let mut kept: BTreeSet<_> = fold.retained.iter().map(|one| one.key).chain(restore).chain(pinned).collect();
         let bases: BTreeSet<CheckpointId> = self.coordinator.iter().flat_map(CheckpointCoordinator::bases).collect();

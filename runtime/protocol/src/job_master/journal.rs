@@ -303,6 +303,7 @@ impl JobMaster {
             directory: self.journal.paths.checkpoint_directory(key.generation, key.id),
             checkpoint: key.id,
             allow_non_restored_state: false,
+            is_foreign: false,
         }
     }
 

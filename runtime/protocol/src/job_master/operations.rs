@@ -30,14 +30,10 @@ pub(super) enum Purpose {
     WriteMetadata(CheckpointId),
     /// What stands there after an unclear write.
     ReadMetadata(CheckpointId),
-    /// The files of a dead checkpoint.
-    ListDead(CheckpointKey),
-    /// The files of a savepoint that is dead.
-    ListDeadFiles,
+    /// The files of a dead checkpoint or savepoint.
+    ListDead,
     /// Savepoints below this directory, to find those that older generations did not complete.
     SweepSavepoints(String),
-    /// All files of the job that are removed with it.
-    ListRemains,
     /// Shared files that a failed checkpoint may have stored.
     ListShared,
     /// `_metadata` of an older generation's checkpoint, for the files that it refers to.
@@ -57,12 +53,10 @@ impl Purpose {
     pub(super) const fn is_background(&self) -> bool {
         matches!(
             self,
-            Self::ListDead(_)
-                | Self::ListDeadFiles
+            Self::ListDead
                 | Self::ListShared
                 | Self::ReadFiles(_)
                 | Self::SweepSavepoints(_)
-                | Self::ListRemains
                 | Self::Sweep
                 | Self::SweepUploads
                 | Self::ListSameName

@@ -4,8 +4,9 @@ use super::cleanup::upsert_notice;
 use super::{JobMaster, Phase};
 use crate::failure::{Failure, FailureRecord};
 use crate::ids::{Attempt, CheckpointId};
-use crate::ledger::Ends;
-use crate::status::{JobState, TaskManagerStatus, VertexStatus};
+use crate::ledger::{Ends, ForeignSnapshot};
+use crate::paths;
+use crate::status::{ForeignSnapshotStatus, JobState, TaskManagerStatus, VertexStatus};
 use crate::store::{StoreFailure, StoreFailureKind};
 
 /// Failures kept in status.
@@ -44,6 +45,10 @@ impl JobMaster {
         self.set_notice("CheckpointFailed", format!("checkpoint {id} failed: {}", failure.message));
     }
 
+    pub(super) fn clear_checkpoint_notice(&mut self) {
+        self.status.notices.retain(|notice| notice.reason != "CheckpointFailed");
+    }
+
     /// Derives status from what is.
     pub(super) fn refresh_status(&mut self) {
         let state = self.state();
@@ -54,10 +59,8 @@ impl JobMaster {
             self.status.message = self.message();
         }
         let counters = self.coordinator.as_ref().map(|one| one.counters()).unwrap_or_default();
-        if counters.failed_in_a_row == 0 {
-            self.status.notices.retain(|notice| notice.reason != "CheckpointFailed");
-        }
         let requests = self.describe_requests();
+        self.status.foreign_snapshot = self.describe_foreign_snapshot();
         let graph = &self.config.graph;
         let status = &mut self.status;
         status.state = state;
@@ -88,6 +91,12 @@ impl JobMaster {
             described
         };
         status.vertices = graph.vertices.iter().map(describe).collect();
+    }
+
+    fn describe_foreign_snapshot(&self) -> Option<ForeignSnapshotStatus> {
+        let ForeignSnapshot { directory, released_at, released_by } = self.journal.fold.foreign.clone()?;
+        let path = paths::uri(self.config.storage_uri.as_deref(), &directory);
+        Some(ForeignSnapshotStatus { path, needed: released_at.is_none(), released_at, released_by })
     }
 
     fn state(&self) -> JobState {
@@ -136,7 +145,7 @@ impl JobMaster {
             Phase::Running if self.wanted_end.is_some() => "taking a last checkpoint".to_owned(),
             Phase::Running => match self.journal.fold.open_request() {
                 Some(request) => format!("all tasks run; taking the savepoint of request '{}'", request.id),
-                None => "all tasks run".to_owned(),
+                None => self.execution.as_ref().map_or_else(String::new, |one| one.progress(&self.config.graph)),
             },
             Phase::Ending(_) => "recording the end".to_owned(),
             Phase::Exiting { record, .. } => record.message.clone(),

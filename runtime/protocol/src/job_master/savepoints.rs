@@ -6,7 +6,7 @@
 //! carried out once, and its answer stays in the status for the last fifty.
 
 use super::journal::{EndKind, Intent};
-use super::operations::{Purpose, Running};
+use super::operations::Purpose;
 use super::{JobMaster, Phase, SavepointRequest};
 use crate::coordinator::{Aborted, SavepointOrder};
 use crate::failure::{Failure, Fault};
@@ -14,7 +14,6 @@ use crate::ids::CheckpointId;
 use crate::ledger::{Ends, LiveSavepoint, Request, RequestResult, RestorePoint, SavepointKind};
 use crate::paths::{self, SnapshotLocation};
 use crate::status::{CheckpointInfo, RequestKind, RequestState, RequestStatus};
-use crate::store::StoreOperation;
 use crate::time::Timestamp;
 
 /// Answers that are kept in memory.
@@ -255,7 +254,8 @@ impl JobMaster {
         self.journal.answering.take_if(|answering| answering == id);
         self.last_savepoint_failure = None;
         let has_drained = self.coordinator.as_ref().is_some_and(crate::coordinator::CheckpointCoordinator::has_drained);
-        if is_failed && has_drained && matches!(self.phase, Phase::Running) {
+        let runs_again = is_failed && has_drained && !self.config.planted.forgets_drains;
+        if runs_again && matches!(self.phase, Phase::Running) {
             let message = "the savepoint that the job was to drain with failed, and its sources have ended: the tasks run \
                            again from the latest checkpoint";
             self.cancel_execution();
@@ -327,8 +327,7 @@ impl JobMaster {
 
     /// Removes all files of a savepoint that is dead for ever.
     pub(super) fn remove_savepoint(&mut self, directory: String) {
-        let operation = StoreOperation::List { prefix: format!("{directory}/"), start_after: None };
-        self.start(Running { purpose: Purpose::ListDeadFiles, operation, failures: 0 });
+        self.list_dead(Purpose::ListDead, format!("{directory}/"));
     }
 
     // --- Answers ----------------------------------------------------------------------------------------------

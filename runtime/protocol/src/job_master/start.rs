@@ -5,7 +5,7 @@
 
 use super::journal::{EndKind, Intent};
 use super::operations::Purpose;
-use super::{JobMaster, Phase};
+use super::{JobMaster, Phase, StartFrom};
 use crate::failure::{ExitKind, Failure};
 use crate::ids::Attempt;
 use crate::ledger::decide::{StartDecision, Starter, decide_start};
@@ -18,6 +18,9 @@ use crate::state::SubtaskState;
 use crate::status::CheckpointInfo;
 use crate::store::{StoreOperation, StoreReply};
 use std::collections::BTreeMap;
+
+/// Reason of the notice that operators start without state.
+pub const STARTS_EMPTY: &str = "OperatorsStartEmpty";
 
 /// What is being restored, on its way from a place to states.
 #[derive(Debug)]
@@ -60,7 +63,6 @@ impl JobMaster {
     }
 
     fn start_without_ledger(&mut self) {
-        use crate::job_master::StartFrom;
         let keeps_state = self.config.options.checkpointing.is_some();
         match self.config.directive.start.clone() {
             StartFrom::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
@@ -94,7 +96,9 @@ impl JobMaster {
             generation: self.config.generation,
             process: &self.config.process,
             directive: &self.config.directive,
+            revision: self.config.revision,
             ignore_directive: self.config.planted.no_directive_check,
+            insists_on_m: self.config.planted.insists_on_m,
             ignore_fence: self.config.planted.no_fence,
         };
         let decision = decide_start(&starter, last);
@@ -113,6 +117,8 @@ impl JobMaster {
             }
             StartDecision::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
             StartDecision::Conclude(ends) => {
+                self.concludes_for_another = self.journal.fold.directive != self.config.directive.id
+                    && self.config.directive.start != StartFrom::Continue;
                 let is_finished = ends == Ends::Finish && !self.journal.fold.drained;
                 self.wanted_end = Some(if is_finished { EndKind::Finished } else { EndKind::Stopped });
                 self.claim_as(StartCause::Close, self.restore_reference());
@@ -288,7 +294,9 @@ impl JobMaster {
             directory: directory.to_owned(),
             checkpoint: metadata.checkpoint,
             allow_non_restored_state: allow,
+            is_foreign: !directory.starts_with(&format!("{}/", self.journal.paths.directory())),
         };
+        self.tell_of_empty_operators(&metadata, &uri);
         let known = self.journal.fold.retained.iter().find(|one| self.reference_to(one.key).directory == directory);
         let info = CheckpointInfo {
             id: metadata.checkpoint,
@@ -304,6 +312,18 @@ impl JobMaster {
             Phase::Preparing(preparing) => preparing.loaded = true,
             _ => self.claim(self.restored.as_ref().map(|restored| restored.reference.clone())),
         }
+    }
+
+    /// Says which stateful operators of the program are not in the snapshot.
+    fn tell_of_empty_operators(&mut self, metadata: &Metadata, place: &str) {
+        let new = crate::metadata::new_operators(metadata, &self.config.graph);
+        if new.is_empty() {
+            return self.status.notices.retain(|notice| notice.reason != STARTS_EMPTY);
+        }
+        let message = format!(
+            "operators that {place} does not hold start without state: {new}. If they are to take over the state of an              operator of the program before, give them its id"
+        );
+        self.set_notice(STARTS_EMPTY, message);
     }
 
     /// What was to be restored cannot be: a user's error, which spends no restart (F2).

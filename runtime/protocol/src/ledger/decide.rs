@@ -2,7 +2,7 @@
 
 use crate::ids::{Generation, ProcessId};
 use crate::job_master::{Directive, StartFrom};
-use crate::ledger::entry::{Ends, Entry};
+use crate::ledger::entry::{Ends, Entry, EntryKind};
 use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
 
 /// Who starts, and with what.
@@ -10,12 +10,16 @@ use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
 pub struct Starter<'a> {
     /// Its generation.
     pub generation: Generation,
+    /// The revision of the spec that it runs.
+    pub revision: u64,
     /// Its process.
     pub process: &'a ProcessId,
     /// What it was told.
     pub directive: &'a Directive,
     /// Planted bug: skip the directive's conditions.
     pub(crate) ignore_directive: bool,
+    /// Planted bug: entries of older revisions count as well.
+    pub(crate) insists_on_m: bool,
     /// Planted bug: skip supersession.
     pub(crate) ignore_fence: bool,
 }
@@ -58,6 +62,10 @@ pub enum StartDecision {
 ///
 /// A directive is carried out once: where the fold holds its id already, it is a `continue` (N3), also when the
 /// ledger still ends at m, because the first start may have ended right after its `Started` was reported.
+///
+/// Beyond m, entries of an older revision do not stop it. They cannot have carried it out, and the controller would
+/// only repeat it with a newer m; meanwhile whoever of the older revision still runs would append the next entry, since
+/// only a `Started` ends that. A checkpoint that the job ends with is concluded before anything else is begun (K4).
 #[must_use]
 pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecision {
     let Directive { id, seen, start } = starter.directive;
@@ -78,16 +86,28 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
     if matches!(fold.state, LedgerState::HandedOver | LedgerState::MovedTo) {
         return StartDecision::Elsewhere(fold.state);
     }
+    let is_outlived = (entry.revision < starter.revision && !starter.insists_on_m) || starter.ignore_directive;
     match start {
         StartFrom::Continue => continue_from(&fold),
         _ if fold.directive == *id && !starter.ignore_directive => continue_from(&fold),
-        _ if entry.number != *seen && !starter.ignore_directive => StartDecision::StateMoved { last: entry.number },
+        _ if entry.number != *seen && !is_outlived => StartDecision::StateMoved { last: entry.number },
+        _ if !fold.state.is_terminal() && fold.ending != Ends::None => StartDecision::Conclude(fold.ending),
+        // Resuming would read all input once more, and nobody has seen that there is nothing left to resume.
+        StartFrom::ResumeLatest if entry.number > *seen && removes_all(entry, &fold) => {
+            StartDecision::Report(fold.state)
+        }
         StartFrom::ResumeLatest => StartDecision::Continue(fold.restore_point),
         StartFrom::Path { from, allow_non_restored_state } => {
             StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
         }
         StartFrom::Empty => StartDecision::Empty,
     }
+}
+
+/// Whether the job has ended and its checkpoints went with it.
+fn removes_all(entry: &Entry, fold: &Fold) -> bool {
+    let (EntryKind::Finished { drops } | EntryKind::Cancelled { drops }) = &entry.kind else { return false };
+    !drops.is_empty() && fold.retained.is_empty()
 }
 
 fn without_ledger(start: &StartFrom) -> StartDecision {

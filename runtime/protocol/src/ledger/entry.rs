@@ -275,6 +275,9 @@ pub struct SnapshotReference {
     /// Whether state without an operator was allowed to be dropped; a repeated restore obeys it again.
     #[serde(default)]
     pub allow_non_restored_state: bool,
+    /// Whether it is none of the job's own checkpoints: another job's, a copy, or a savepoint (K7).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_foreign: bool,
 }
 
 /// What can be read of an entry whatever its version and kind: whose it is.

@@ -42,6 +42,9 @@ pub struct Fold {
     pub retained: Vec<RetainedCheckpoint>,
     /// What a restart restores.
     pub restore_point: RestorePoint,
+    /// The last snapshot that the job was started from and that is none of its own checkpoints (K7).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<ForeignSnapshot>,
     /// Set between a `Checkpoint` that ends the job and the terminal entry.
     pub ending: Ends,
     /// The checkpoint that the job ends with was a drain's: `Stopped` follows, not `Finished` (K4).
@@ -118,6 +121,21 @@ pub enum RestorePoint {
     Empty,
     /// This snapshot.
     Snapshot(SnapshotReference),
+}
+
+/// A snapshot that the job was started from and does not own: whoever owns it may remove it once nothing here refers to
+/// it (K7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ForeignSnapshot {
+    /// Its directory: relative to the storage root, or an absolute URI.
+    pub directory: String,
+    /// Since when the job has no more need of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
+    /// The job's own checkpoint with which that came; absent when a start from something else did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_by: Option<CheckpointId>,
 }
 
 /// A completed checkpoint.
@@ -229,9 +247,11 @@ impl Fold {
     fn apply(&mut self, entry: &Entry) {
         match &entry.kind {
             EntryKind::Started { cause, restored_from, probed } => {
+                // Who only concludes an end carries no directive out.
                 if *cause != StartCause::Close {
                     self.ending = Ends::None;
                     self.drained = false;
+                    self.directive.clone_from(&entry.directive);
                 }
                 self.start(entry, restored_from.as_ref(), probed.as_ref());
             }
@@ -242,6 +262,7 @@ impl Fold {
                 self.retained.retain(|kept| !drops.contains(&kept.key));
                 self.retained.push(checkpoint.clone());
                 self.restore_point = RestorePoint::Latest;
+                self.release_foreign(entry.time, Some(checkpoint.key.id));
                 self.ending = *ends;
                 if let Some(savepoint) = savepoint {
                     self.take_savepoint(checkpoint, savepoint);
@@ -280,11 +301,23 @@ impl Fold {
 
     fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>, probed: Option<&String>) {
         self.state = LedgerState::Running;
-        self.directive.clone_from(&entry.directive);
+        self.release_foreign(entry.time, None);
+        if let Some(foreign) = restored_from.filter(|from| from.is_foreign) {
+            let directory = foreign.directory.clone();
+            self.foreign = Some(ForeignSnapshot { directory, released_at: None, released_by: None });
+        }
         self.restore_point = restored_from.map_or(RestorePoint::Empty, |from| RestorePoint::Snapshot(from.clone()));
         self.failure = None;
         if probed.is_some() {
             self.probed = probed.cloned();
+        }
+    }
+
+    /// Nothing refers to the foreign snapshot any more: a checkpoint of an attempt refers only to objects of its base and
+    /// of that attempt (K6), and a restart goes on from that.
+    fn release_foreign(&mut self, at: Timestamp, by: Option<CheckpointId>) {
+        if let Some(foreign) = self.foreign.as_mut().filter(|foreign| foreign.released_at.is_none()) {
+            (foreign.released_at, foreign.released_by) = (Some(at), by);
         }
     }
 

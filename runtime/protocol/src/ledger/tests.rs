@@ -55,7 +55,12 @@ fn checkpoint(generation: u64, id: u64, ends: Ends, drops: Vec<CheckpointKey>) -
 }
 
 fn snapshot(directory: &str) -> SnapshotReference {
-    SnapshotReference { directory: directory.to_owned(), checkpoint: CheckpointId(1), allow_non_restored_state: false }
+    SnapshotReference {
+        directory: directory.to_owned(),
+        checkpoint: CheckpointId(1),
+        allow_non_restored_state: false,
+        is_foreign: false,
+    }
 }
 
 fn no_answer() -> StoreReply {
@@ -389,8 +394,10 @@ fn decide(generation: u64, id: &str, seen: u64, start: StartFrom, last: Option<&
     let process = ProcessId(format!("process-{generation}"));
     let starter = Starter {
         generation: Generation(generation),
+        revision: id.parse().unwrap(),
         process: &process,
         directive: &directive,
+        insists_on_m: false,
         ignore_directive: false,
         ignore_fence: false,
     };
@@ -425,13 +432,81 @@ fn continue_goes_on_and_must_reach_m() {
 #[test]
 fn the_others_hold_only_while_the_ledger_ends_at_m() {
     let last = running();
+    let other =
+        Entry { directive: "1-1".into(), fold: Fold { directive: "1-1".into(), ..last.fold.clone() }, ..last.clone() };
     for start in [StartFrom::ResumeLatest, path(), StartFrom::Empty] {
-        assert_eq!(decide(2, "2", 1, start.clone(), Some(&last)), StartDecision::StateMoved { last: 2 });
+        assert_eq!(decide(2, "1", 1, start.clone(), Some(&other)), StartDecision::StateMoved { last: 2 });
+        assert_ne!(decide(2, "1", 2, start.clone(), Some(&other)), StartDecision::StateMoved { last: 2 });
         let decision = decide(2, "1", 1, start, Some(&last));
         assert_eq!(decision, StartDecision::Continue(RestorePoint::Latest), "the same directive is a continue");
     }
     assert_eq!(decide(2, "2", 2, StartFrom::Empty, Some(&last)), StartDecision::Empty);
     assert_eq!(decide(2, "2", 2, StartFrom::ResumeLatest, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+#[test]
+fn entries_of_an_older_revision_beyond_m_stop_no_start() {
+    let last = running();
+    assert_eq!(decide(2, "2", 1, StartFrom::Empty, Some(&last)), StartDecision::Empty);
+    assert_eq!(decide(2, "2", 1, StartFrom::ResumeLatest, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+    assert!(matches!(decide(2, "2", 1, path(), Some(&last)), StartDecision::Path { .. }));
+    assert_eq!(decide(2, "2", 3, StartFrom::Empty, Some(&last)), StartDecision::StateMissing { last: Some(2) });
+    let newer = Entry { revision: 3, ..last };
+    assert_eq!(decide(2, "2", 1, StartFrom::Empty, Some(&newer)), StartDecision::StateMoved { last: 2 });
+}
+
+#[test]
+fn an_end_that_nobody_has_seen_and_that_left_nothing_is_reported_and_not_started_anew() {
+    let key = CheckpointKey { generation: Generation(1), id: CheckpointId(1) };
+    let kinds = |drops| {
+        vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Finish, vec![])), (1, EntryKind::Finished { drops })]
+    };
+    let last = chain(kinds(vec![key]));
+    assert_eq!(decide(2, "2", 1, StartFrom::ResumeLatest, Some(&last)), StartDecision::Report(LedgerState::Finished));
+    assert_eq!(decide(2, "2", 1, StartFrom::Empty, Some(&last)), StartDecision::Empty, "as it was asked for");
+    let latest = StartDecision::Continue(RestorePoint::Latest);
+    assert_eq!(decide(2, "2", 3, StartFrom::ResumeLatest, Some(&last)), latest, "whoever asks knows");
+    assert_eq!(
+        decide(2, "2", 1, StartFrom::ResumeLatest, Some(&chain(kinds(vec![])))),
+        latest,
+        "its checkpoint is kept"
+    );
+}
+
+#[test]
+fn an_end_that_has_its_checkpoint_is_concluded_before_another_directive_is_carried_out() {
+    let mut kinds = vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Stop, vec![]))];
+    for start in [StartFrom::ResumeLatest, path(), StartFrom::Empty] {
+        let last = chain(kinds.clone());
+        assert_eq!(decide(2, "2", 2, start, Some(&last)), StartDecision::Conclude(Ends::Stop));
+    }
+    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    kinds.extend([(2, close), (2, EntryKind::Stopped)]);
+    let mut last = chain(kinds);
+    assert_eq!(last.folded().directive, "1", "nobody has carried the directive out");
+    last.directive = "2".into();
+    assert_eq!(decide(3, "2", 2, StartFrom::Empty, Some(&last)), StartDecision::Empty);
+}
+
+#[test]
+fn a_foreign_snapshot_is_needed_until_an_own_checkpoint_stands_or_a_start_from_something_else() {
+    let foreign = SnapshotReference { is_foreign: true, ..snapshot("s3://other/chk-5") };
+    let fold = |kinds| chain(kinds).folded();
+    let begun = fold(vec![(1, started(Some(foreign.clone()))), (2, started(Some(foreign.clone())))]);
+    let needed = ForeignSnapshot { directory: "s3://other/chk-5".into(), released_at: None, released_by: None };
+    assert_eq!(begun.foreign, Some(needed.clone()), "also by the generation that repeats the start");
+    let stands = fold(vec![
+        (1, started(Some(foreign.clone()))),
+        (1, checkpoint(1, 1, Ends::None, vec![])),
+        (1, checkpoint(1, 2, Ends::None, vec![])),
+    ]);
+    let released = Some(Timestamp(5));
+    let by_checkpoint = ForeignSnapshot { released_at: released, released_by: Some(CheckpointId(1)), ..needed.clone() };
+    assert_eq!(stands.foreign, Some(by_checkpoint), "the first one decides, and it is remembered");
+    let elsewhere = fold(vec![(1, started(Some(foreign.clone()))), (2, started(None))]);
+    assert_eq!(elsewhere.foreign, Some(ForeignSnapshot { released_at: released, ..needed.clone() }));
+    let again = fold(vec![(1, started(None)), (1, checkpoint(1, 1, Ends::None, vec![])), (2, started(Some(foreign)))]);
+    assert_eq!(again.foreign, Some(needed));
 }
 
 #[test]

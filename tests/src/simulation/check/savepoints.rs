@@ -12,6 +12,7 @@ use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::parse_savepoint;
 use sluice_protocol::state::StateData;
+use sluice_protocol::{Run, SubtaskId, SubtaskIndex, VertexId};
 use std::collections::BTreeMap;
 
 impl Check {
@@ -26,8 +27,13 @@ impl Check {
                 let is_known = fold.requests.iter().any(|request| request.id == *id);
                 if is_known { Err(format!("K4: request {id} is taken twice")) } else { Ok(()) }
             }
+            EntryKind::Checkpoint { .. } if self.given_up == Some(run_of(entry)) => Err(format!(
+                "K4: the tasks of {} go on, although their sources have ended for a drain that was given up",
+                run_of(entry)
+            )),
             EntryKind::Checkpoint { checkpoint, savepoint: Some(savepoint), ends, .. } => {
                 self.coverage.savepoints += 1;
+                self.coverage.drains += u64::from(*ends == Ends::Finish);
                 self.check_taken(fold, checkpoint, savepoint, *ends, store)
             }
             EntryKind::Savepoint { id, path } => {
@@ -43,7 +49,13 @@ impl Check {
                 self.coverage.failed_savepoints += 1;
                 let request = fold.requests.iter().find(|request| request.id == *id && request.result.is_none());
                 match request {
-                    Some(request) if request.taken.is_none() => Ok(()),
+                    Some(request) if request.taken.is_none() => {
+                        if request.kind == SavepointKind::Drain && self.draining.contains(&run_of(entry)) {
+                            self.coverage.given_up_drains += 1;
+                            self.given_up = Some(run_of(entry));
+                        }
+                        Ok(())
+                    }
                     Some(_) => Err(format!("K4: request {id} has failed, but its checkpoint stands")),
                     None => Err(format!("K4: request {id} is not open, and has failed")),
                 }
@@ -85,16 +97,29 @@ impl Check {
     /// A barrier is sent while these checkpoints are under way, itself among them.
     ///
     /// # Errors
-    /// When savepoints and unaligned checkpoints are not kept apart (K5).
+    /// When savepoints and unaligned checkpoints are not kept apart (K5), or the last checkpoint would wait for rows.
     pub fn on_trigger(
         &mut self,
-        generation: u64,
+        run: Run,
         barrier: &Barrier,
-        pending: usize,
+        (pending, tasks): (usize, u32),
         alignment: Alignment,
     ) -> Result<(), String> {
+        let generation = run.generation.0;
+        self.bases.insert((generation, barrier.checkpoint), barrier.base);
+        let first = SubtaskId { vertex: VertexId(0), index: SubtaskIndex(0) };
+        let finished = self.finished.range((run, first)..).take_while(|(of, _)| *of == run).count();
+        if barrier.ends == Ends::Finish && barrier.savepoint.is_none() && finished < tasks as usize {
+            return Err(format!(
+                "B1: the last checkpoint {} is triggered when {finished} of {tasks} tasks are done with their input",
+                barrier.checkpoint
+            ));
+        }
         if barrier.savepoint.is_some() {
             self.savepoint_barriers.insert((generation, barrier.checkpoint));
+            if barrier.ends == Ends::Finish {
+                self.draining.insert(run);
+            }
             if barrier.alignment != Alignment::Aligned {
                 return Err(format!("K5: savepoint {} is {:?}", barrier.checkpoint, barrier.alignment));
             }
@@ -159,8 +184,6 @@ fn read_savepoint(path: &str, store: &ObjectStore) -> Result<(BTreeMap<u32, u64>
     super::read_snapshot(&metadata, directory, store)
 }
 
-/// The kinds of stop that a savepoint may come with.
-#[must_use]
-pub const fn stop_kind(drains: bool) -> SavepointKind {
-    if drains { SavepointKind::Drain } else { SavepointKind::Stop }
+const fn run_of(entry: &Entry) -> Run {
+    Run { generation: entry.generation, attempt: entry.attempt }
 }

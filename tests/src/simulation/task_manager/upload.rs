@@ -10,7 +10,9 @@ use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::JobGraph;
 use sluice_protocol::message::FromTaskManager;
 use sluice_protocol::paths::{shared_file, state_file};
-use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData, SubtaskState};
+use sluice_protocol::state::{
+    InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, StateData, SubtaskState,
+};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId};
 
@@ -59,12 +61,16 @@ impl TaskManager {
             for piece in keyed {
                 let KeyedPiece { name, key_groups, rows, kind, bytes, .. } = piece;
                 let data = match &directory {
+                    _ if let Some(older) = self.older_file(run, subtask, rows, kind) => older,
                     Some(directory) if bytes.len() > self.setup.inline_limit => {
                         let nonce = format!("{:08x}", self.rng.u32(..));
                         let path = shared_file(run, checkpoint, subtask, missing, &nonce);
                         let data = StateData::file(path, &bytes);
                         missing += 1;
                         self.put_file(run, checkpoint, subtask, data.resolve(&format!("{directory}/chk")), bytes);
+                        if kind == KeyedStateKind::Full {
+                            self.stored.insert(subtask, (data.clone(), rows, run));
+                        }
                         data
                     }
                     _ => StateData::Inline { bytes },
@@ -86,6 +92,12 @@ impl TaskManager {
         if let Some(active) = &mut self.active {
             active.acknowledgements.insert((checkpoint, subtask), waiting);
         }
+    }
+
+    /// Planted bug: a file of an earlier attempt with as many rows.
+    fn older_file(&self, run: Run, subtask: SubtaskId, rows: u64, kind: KeyedStateKind) -> Option<StateData> {
+        let (data, stored, of) = self.stored.get(&subtask).filter(|_| self.setup.bug == Some(Bug::ForeignFile))?;
+        (kind == KeyedStateKind::Full && *stored == rows && *of != run).then(|| data.clone())
     }
 
     /// All state once more, in files of the savepoint's own (K4).

@@ -149,6 +149,29 @@ fn row_tolerable_failures_n() {
 }
 
 #[test]
+fn row_tolerable_failures_behind_the_end_of_all_input() {
+    let is_fatal = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::FailJob(_)));
+    let mut coordinator = active(with(serde_json::json!({"tolerableFailures": 0})));
+    coordinator.tick(Timestamp(1000));
+    coordinator.input_ended();
+    assert!(!is_fatal(&coordinator.tick(Timestamp(11_000))), "it waited only for queues to empty");
+    assert_eq!((coordinator.counters().failed, coordinator.counters().failed_in_a_row), (1, 0));
+    coordinator.failure_recorded();
+    assert_eq!(triggered(&coordinator.tick(Timestamp(11_000))), [9], "the next one, and no backoff");
+    assert!(is_fatal(&coordinator.fail(CheckpointId(9), declined(), Timestamp(12_000))), "what is declined counts");
+
+    let mut coordinator = active(with(serde_json::json!({"tolerableFailures": 0})));
+    coordinator.input_ended();
+    coordinator.request(Ends::Finish);
+    coordinator.tick(Timestamp(1000));
+    assert!(is_fatal(&coordinator.tick(Timestamp(11_000))), "the last one waits for no queue");
+    coordinator.activate([subtask(0), subtask(1)].into(), None, Timestamp(20_000));
+    coordinator.failure_recorded();
+    coordinator.tick(Timestamp(21_000));
+    assert!(is_fatal(&coordinator.tick(Timestamp(31_000))), "a new attempt has input again");
+}
+
+#[test]
 fn row_tolerable_failures_unlimited() {
     let mut coordinator = active(with(serde_json::json!({"tolerableFailures": "Unlimited"})));
     for _ in 0..200 {

@@ -4,7 +4,7 @@ use super::bench::{Bench, config};
 use super::{failure, kinds, restoring, stopped};
 use crate::failure::ExitKind;
 use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{JobMasterConfig, StartFrom};
+use crate::job_master::{JobMasterConfig, STARTS_EMPTY, StartFrom};
 use crate::ledger::EntryKind;
 use crate::status::JobState;
 
@@ -111,4 +111,83 @@ fn a_failed_job_and_a_lost_job_manager_go_on_from_the_latest_checkpoint() {
     next.register(1);
     assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(3));
     assert!(matches!(next.ledger().last().unwrap().kind, EntryKind::Started { .. }), "{:?}", kinds(&next));
+}
+
+#[test]
+fn a_foreign_snapshot_is_shown_as_needed_until_the_first_own_checkpoint_stands() {
+    let mut second = stopped().clone_store_for(restoring("2", CHECKPOINT));
+    second.register(1);
+    let needed = |bench: &Bench| {
+        let foreign = bench.status().foreign_snapshot.clone().unwrap();
+        assert_eq!(foreign.path, CHECKPOINT);
+        assert_eq!(foreign.needed, foreign.released_at.is_none());
+        foreign.released_by
+    };
+    assert_eq!(needed(&second), None);
+    second.pass(1000);
+    assert!(second.status().foreign_snapshot.as_ref().unwrap().needed, "triggered is not complete");
+    second.decline(1, failure());
+    second.fail_task(failure());
+    second.pass(3000);
+    assert!(second.status().foreign_snapshot.as_ref().unwrap().needed, "a restart has restored it again");
+    let id = second.last_barrier().checkpoint.0;
+    second.store.loses_ledger_replies = true;
+    second.acknowledge_all(id);
+    assert!(second.status().foreign_snapshot.as_ref().unwrap().needed, "its entry has no answer");
+    second.store.loses_ledger_replies = false;
+    second.pass(3000);
+    assert_eq!(needed(&second), Some(CheckpointId(id)));
+    let shown = serde_json::to_value(second.status()).unwrap();
+    assert_eq!(shown["foreignSnapshot"]["needed"], false);
+
+    let mut third = restoring("2", CHECKPOINT);
+    third.generation = Generation(2);
+    third.directive.start = StartFrom::Continue;
+    let mut third = second.clone_store_for(third);
+    third.register(1);
+    assert_eq!(needed(&third), Some(CheckpointId(id)), "it outlives the JobManager");
+    assert!(Bench::running(config(1)).status().foreign_snapshot.is_none());
+}
+
+#[test]
+fn a_stateful_operator_that_starts_empty_is_told() {
+    let mut grown = restoring("2", CHECKPOINT);
+    let mut operator = grown.graph.vertices[1].operators[0].clone();
+    operator.uid = "max".into();
+    grown.graph.vertices[1].operators.push(operator);
+    let mut second = stopped().clone_store_for(grown.clone());
+    second.register(1);
+    let notices = |bench: &Bench| bench.status().notices.clone();
+    assert_eq!((notices(&second).len(), notices(&second)[0].reason.as_str()), (1, STARTS_EMPTY));
+    assert!(notices(&second)[0].message.contains("start without state: 'max'"), "{:?}", notices(&second));
+    second.pass(1000);
+    second.acknowledge_all(1);
+    grown.generation = Generation(2);
+    grown.directive.start = StartFrom::Continue;
+    let mut third = second.clone_store_for(grown);
+    third.register(1);
+    assert_eq!((third.state(), notices(&third).len()), (JobState::Running, 0), "the next one has its state");
+}
+
+#[test]
+fn an_end_of_the_older_revision_is_concluded_and_then_the_new_one_starts() {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    first.command(crate::job_master::Command::Stop);
+    first.store.keeps_entries = Some(3);
+    first.acknowledge_all(2);
+    assert_eq!(kinds(&first), ["Started", "Checkpoint", "Checkpoint"], "lost before its Stopped stood");
+    first.store.keeps_entries = None;
+    let mut next = config(1);
+    (next.generation, next.revision) = (Generation(2), 2);
+    next.directive = crate::job_master::Directive { id: "2".into(), seen: 1, start: StartFrom::ResumeLatest };
+    let closer = first.clone_store_for(next.clone());
+    let exit = closer.exit.clone().unwrap();
+    assert_eq!((exit.kind, exit.ledger_entry), (ExitKind::StateMoved, Some(5)), "{exit:?}");
+    assert_eq!(kinds(&closer)[3..], ["Started", "Stopped"]);
+    (next.generation, next.directive.seen) = (Generation(3), 5);
+    let mut third = closer.clone_store_for(next);
+    third.register(1);
+    assert_eq!((third.state(), third.status().restored_from.as_ref().unwrap().id.0), (JobState::Running, 2));
 }

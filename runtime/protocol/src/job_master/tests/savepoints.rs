@@ -424,16 +424,15 @@ fn deletion_on_cancel_and_normal_end_removes_all_but_savepoints_and_a_failure_ke
         }
         ask(&mut bench, "a", SavepointKind::Savepoint);
         bench.acknowledge_all(3);
-        bench.store.put("default/pv-1/1/shared/state-1.1-1-0.0-0-aa.parquet", b"x");
+        bench.store.put("default/pv-1/1/shared/1-1.1-1.0-0-aa.parquet", b"x");
         end(&mut bench);
         assert!(bench.exit.is_some() && bench.holds_below("s3://other/sp/default/pv-1/1-3/"));
         bench.holds_below("default/pv-1/1/")
     };
     assert!(!course(&|bench| bench.command(Command::Cancel)));
     let finish = |bench: &mut Bench| {
-        bench.finish_sources();
-        bench.acknowledge_all(4);
         bench.finish_all();
+        bench.acknowledge_all(4);
     };
     assert!(!course(&finish));
     assert!(course(&|bench| bench.fail_task(failure())), "kept on failure");

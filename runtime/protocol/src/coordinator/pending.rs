@@ -1,0 +1,58 @@
+//! A checkpoint under way, and its stages.
+
+use super::{Aborted, PendingSavepoint};
+use crate::failure::{Failure, Fault};
+use crate::ids::{CheckpointId, SubtaskId};
+use crate::ledger::Ends;
+use crate::state::SubtaskState;
+use crate::time::{TimeSpan, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) triggered_at: Timestamp,
+    pub(super) base: Option<CheckpointId>,
+    pub(super) ends: Ends,
+    pub(super) missing: BTreeSet<SubtaskId>,
+    pub(super) states: BTreeMap<SubtaskId, SubtaskState>,
+    pub(super) savepoint: Option<PendingSavepoint>,
+    pub(super) savepoint_states: BTreeMap<SubtaskId, SubtaskState>,
+    pub(super) stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Collecting,
+    Storing,
+    Appending { given_up: bool },
+}
+
+impl Pending {
+    pub(super) fn new(
+        triggered_at: Timestamp,
+        base: Option<CheckpointId>,
+        ends: Ends,
+        missing: BTreeSet<SubtaskId>,
+        savepoint: Option<PendingSavepoint>,
+    ) -> Self {
+        let (states, savepoint_states) = (BTreeMap::new(), BTreeMap::new());
+        Self { triggered_at, base, ends, missing, states, savepoint, savepoint_states, stage: Stage::Collecting }
+    }
+
+    pub(super) fn aborted(self, id: CheckpointId, failure: Option<Failure>) -> Aborted {
+        Aborted { id, ends: self.ends, savepoint: self.savepoint, failure, recorded: false }
+    }
+
+    pub(super) const fn is_appending(&self) -> bool {
+        matches!(self.stage, Stage::Appending { .. })
+    }
+}
+
+pub(super) fn expired(id: CheckpointId, one: &Pending, timeout: TimeSpan) -> Failure {
+    let waits_for = match one.missing.first() {
+        Some(first) => format!("{} subtasks did not acknowledge, the first is {first}", one.missing.len()),
+        None => "its _metadata could not be written".to_owned(),
+    };
+    let message = format!("checkpoint {id} did not complete within checkpointing.timeout {timeout}: {waits_for}");
+    Failure::restart("CheckpointExpired", Fault::External, message)
+}
