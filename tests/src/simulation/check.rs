@@ -509,8 +509,12 @@ impl Check {
     /// What is missing.
     pub fn on_finished(&self, store: &ObjectStore) -> Result<(), String> {
         let Some(last) = self.last.as_ref() else { return Err("finished without a ledger".to_owned()) };
-        let is_end = matches!(last.kind, EntryKind::Finished { .. } | EntryKind::Cancelled { .. });
-        if !is_end && !(last.kind == EntryKind::Stopped && self.may_stop) {
+        let is_end = match last.kind {
+            EntryKind::Finished { .. } | EntryKind::Cancelled { .. } => true,
+            EntryKind::Stopped => self.may_stop,
+            _ => false,
+        };
+        if !is_end {
             return Err(format!("finished, but the last entry is {}", name(&last.kind)));
         }
         for one in &self.fold().retained {
