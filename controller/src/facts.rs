@@ -284,6 +284,8 @@ pub struct PodEnd {
     pub record: Option<ExitRecord>,
     /// What the kubelet says: `OOMKilled (exit code 137)`.
     pub account: String,
+    /// The last lines of its log, where its process said nothing itself.
+    pub last_log_lines: Option<String>,
     /// When.
     pub at: Timestamp,
 }

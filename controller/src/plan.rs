@@ -48,6 +48,8 @@ pub struct Plan {
     pub delete_programs: Vec<String>,
     /// What to ask of the JobManager of `memory.generation`.
     pub command: Option<Command>,
+    /// The JobManager that was just found to be lost.
+    pub lost: Option<LostJobManager>,
     /// What becomes of the finalizer: put before anything is made, removed as the last thing.
     pub finalizer: Option<Finalizer>,
     /// When to look again at the latest.
@@ -64,6 +66,19 @@ impl Plan {
         let deletes = !delete.is_empty() || !delete_programs.is_empty() || finalizer.is_some();
         program.is_some() || service.is_some() || !create.is_empty() || deletes
     }
+}
+
+/// A JobManager that is lost, when it is counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostJobManager {
+    /// Its generation.
+    pub generation: Generation,
+    /// How it was lost.
+    pub cause: Rejection,
+    /// Whose fault, in the words of [`sluice_protocol::failure::Fault`].
+    pub fault: &'static str,
+    /// Its pod, when that is known.
+    pub pod: Option<String>,
 }
 
 /// What becomes of the finalizer.
@@ -162,6 +177,7 @@ impl<'a> Planner<'a> {
             delete_programs: Vec::new(),
             command: None,
             finalizer: None,
+            lost: None,
             wake_at: None,
             events: Vec::new(),
         };
@@ -234,7 +250,7 @@ impl<'a> Planner<'a> {
         let was_rejected = state == StreamJobState::Invalid && is_rejection(&told.reason);
         match (desired, program) {
             (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
-                self.forget_given_up();
+                self.plan.memory.rolled_back = None;
                 self.begin_revision(program, None);
             }
             (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {

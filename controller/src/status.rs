@@ -3,17 +3,19 @@
 //! Conditions follow the Kubernetes convention: Ready (all tasks run), Progressing (on its way to another state),
 //! Degraded (something is wrong), each with the spec's generation. A transition time changes only with the status.
 
+mod failures;
 mod memory;
 
 use crate::build::names;
-use crate::facts::{Facts, PodFacts};
+use crate::facts::Facts;
 use crate::plan::{Plan, View};
 use crate::time::{from_time, to_micro_time, to_time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use sluice_crds::{ForeignSnapshot, LastCheckpoint, StatusFailure, StreamJob, StreamJobState, StreamJobStatus};
-use sluice_protocol::failure::FailureRecord;
+use sluice_crds::{ForeignSnapshot, LastCheckpoint, StreamJob, StreamJobState, StreamJobStatus};
 use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
+
+use failures::build_failures;
 
 pub use memory::read_memory;
 
@@ -24,8 +26,6 @@ pub const PROGRESSING: &str = "Progressing";
 /// Condition: something is wrong.
 pub const DEGRADED: &str = "Degraded";
 
-/// Failures that status shows.
-const FAILURES: usize = 5;
 /// Characters of a message; the whole one is in the pod's log.
 const MESSAGE: usize = 2_000;
 /// Where only checkpoints have moved on, status is written at most this often.
@@ -51,8 +51,6 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
     let restarts = memory.failures.total().saturating_sub(u64::from(failed));
     let old = job.status.as_ref();
     let report = facts.report.as_ref().filter(|report| report.generation == memory.generation);
-    let write = |record: &FailureRecord| write_failure(record, &facts.pods);
-    let failures = report.map(|report| report.failures.iter().take(FAILURES).map(write).collect());
     StreamJobStatus {
         state: view.state,
         message: Some(shorten(&view.message)).filter(|message| !message.is_empty()),
@@ -82,7 +80,7 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         rolled_back: memory.rolled_back.as_ref().map(memory::write_given_up),
         parallelism: plan.spec.as_ref().or(facts.frozen.as_ref()).map(|spec| spec.parallelism),
         selector: Some(names::task_manager_selector(&facts.name)),
-        failures: failures.unwrap_or_else(|| old.map(|old| old.failures.clone()).unwrap_or_default()),
+        failures: build_failures(old.map_or(&[], |old| &old.failures), report, plan.lost.as_ref(), facts),
         conditions: build_conditions(view, facts, old.map_or(&[], |old| &old.conditions)),
     }
 }
@@ -157,21 +155,6 @@ fn write_foreign(foreign: &ForeignSnapshotStatus) -> ForeignSnapshot {
         needed: foreign.needed,
         released_at: foreign.released_at.map(to_time),
         released_by: foreign.released_by.map(|id| id.0),
-    }
-}
-
-/// A failure, with what the kubelet says of the pod that it happened on.
-fn write_failure(record: &FailureRecord, pods: &[PodFacts]) -> StatusFailure {
-    let pod = record.task_manager.as_ref().and_then(|id| pods.iter().find(|pod| pod.name == id.0));
-    StatusFailure {
-        at: Some(to_time(record.at)),
-        fault: Some(format!("{:?}", record.failure.fault)),
-        pod_end: pod.and_then(|pod| pod.ended.as_ref()).map(|end| shorten(&end.account)),
-        generation: Some(record.run.generation.0),
-        attempt: Some(record.run.attempt.0),
-        pod: record.task_manager.as_ref().map(|id| id.0.clone()),
-        reason: Some(record.failure.reason.clone()),
-        message: Some(shorten(&record.failure.message)),
     }
 }
 

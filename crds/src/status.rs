@@ -282,6 +282,9 @@ pub struct StatusFailure {
     /// What the kubelet says of its pod's end, where it has one: `OOMKilled (exit code 137)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_end: Option<String>,
+    /// The end of that pod's log, where its process could not say why it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_log_lines: Option<String>,
     /// In which generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,

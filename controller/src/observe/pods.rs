@@ -48,6 +48,7 @@ fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp
         return Some(PodEnd {
             record: exit_record(terminated),
             account: account(terminated),
+            last_log_lines: last_log_lines(terminated),
             at: terminated.finished_at.as_ref().map_or(created_at, from_time),
         });
     }
@@ -57,11 +58,22 @@ fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp
     }
     let reason = status.reason.as_deref().unwrap_or("the pod ended");
     let message = status.message.as_deref().unwrap_or_default();
-    Some(PodEnd { record: None, account: format!("{reason} {message}").trim_end().to_owned(), at: created_at })
+    Some(PodEnd {
+        record: None,
+        account: format!("{reason} {message}").trim_end().to_owned(),
+        last_log_lines: None,
+        at: created_at,
+    })
 }
 
 fn exit_record(terminated: &ContainerStateTerminated) -> Option<ExitRecord> {
     serde_json::from_str(terminated.message.as_deref()?.trim()).ok()
+}
+
+/// What the kubelet puts in the place of a termination message: the end of the log.
+fn last_log_lines(terminated: &ContainerStateTerminated) -> Option<String> {
+    let text = terminated.message.as_deref().map(str::trim).filter(|text| !text.is_empty())?;
+    exit_record(terminated).is_none().then(|| text.to_owned())
 }
 
 fn account(terminated: &ContainerStateTerminated) -> String {

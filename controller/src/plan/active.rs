@@ -2,11 +2,12 @@
 
 use super::change::Change;
 use super::fate::{Fate, HOLD, NODE_LOST, UNREACHABLE, UNRESPONSIVE};
-use super::{Planner, View, reference};
+use super::{LostJobManager, Planner, View, reference};
 use crate::facts::{PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Reconfiguration};
+use sluice_protocol::options::{CheckpointingSpec, TolerableFailures};
 use sluice_protocol::restart::{CountedFailure, RestartDecision, RestartPolicy};
 use sluice_protocol::status::JobState;
 use sluice_protocol::{TimeSpan, Timestamp};
@@ -105,6 +106,7 @@ impl Planner<'_> {
         let due = match planned {
             Some(due) => due,
             None => {
+                self.note_lost(cause);
                 let failure = CountedFailure::JobManager(generation);
                 match self.restart_policy().on_failure(&mut self.plan.memory.failures, failure, None, now) {
                     RestartDecision::RestartAt(due) => due,
@@ -126,6 +128,15 @@ impl Planner<'_> {
         self.wake_at(due);
         let message = format!("JobManager of generation {generation} lost: {}", cause.message);
         self.plan.view = View::progressing(StreamJobState::Restarting, &cause.reason, &message);
+    }
+
+    fn note_lost(&mut self, cause: &Rejection) {
+        let generation = self.facts.memory.generation;
+        let pod = self.facts.pods.iter().find(|pod| pod.role == Role::JobManager && pod.generation == generation);
+        let says_why = pod.and_then(|pod| pod.ended.as_ref()).is_some_and(|end| end.record.is_some());
+        let fault = if says_why { "Internal" } else { "External" };
+        let pod = pod.map(|pod| pod.name.clone());
+        self.plan.lost = Some(LostJobManager { generation, cause: cause.clone(), fault, pod });
     }
 
     /// With storage `JobManager` the checkpoints die with the JobManager (L7).
@@ -155,6 +166,7 @@ impl Planner<'_> {
         self.take_over();
         self.keep_task_managers();
         self.plan.view = self.running_view();
+        self.note_stuck();
         if let Some(since) = self.facts.unreachable_since {
             let looks = [TimeSpan::from_secs(10), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|s| since.plus(s));
             looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
@@ -162,6 +174,29 @@ impl Planner<'_> {
         if self.plan.view.ready {
             self.plan.delete_programs = self.obsolete_programs();
         }
+    }
+
+    /// Tasks run, but no checkpoint has come for longer than its failures could explain.
+    fn note_stuck(&mut self) {
+        let Some(report) = self.facts.report.as_ref().filter(|report| report.state == JobState::Running) else {
+            return;
+        };
+        let Some(patience) = self.spec().and_then(|spec| spec.checkpointing.as_ref()).map(checkpoint_patience) else {
+            return;
+        };
+        let last = report.last_checkpoint.as_ref().map(|last| last.completed_at).unwrap_or_default();
+        let due = last.max(report.since).plus(patience);
+        if self.facts.now < due {
+            return self.wake_at(due);
+        }
+        if self.plan.view.degraded.is_some() {
+            return;
+        }
+        let message = format!(
+            "all tasks run, but no checkpoint was completed within {patience}, which is the longer of checkpointing.interval \
+             and timeout times (tolerableFailures + 2): look at back-pressure and at what the last checkpoint waited for"
+        );
+        self.plan.view.degraded = Some(Rejection { reason: "CheckpointsStuck".to_owned(), message });
     }
 
     fn obsolete_programs(&self) -> Vec<String> {
@@ -231,6 +266,17 @@ impl Planner<'_> {
         let is_late = |since: Timestamp| self.facts.now.since(since.max(report.since)) >= patience;
         pod.unready_since.is_some_and(is_late) && !registered()
     }
+}
+
+/// For how long a job that runs may be without a new checkpoint. Any number of failures may be tolerable, but not for ever
+/// without a word: they count as eight.
+fn checkpoint_patience(checkpointing: &CheckpointingSpec) -> TimeSpan {
+    let tolerable = match checkpointing.tolerable_failures {
+        TolerableFailures::Count(count) => u64::from(count),
+        TolerableFailures::Unlimited(_) => 8,
+    };
+    let longest = checkpointing.interval.max(checkpointing.timeout).0;
+    TimeSpan(longest.saturating_mul(tolerable.saturating_add(2)))
 }
 
 /// Whether a pod counts as one of the TaskManagers: it lives, or it ended as it was told to.

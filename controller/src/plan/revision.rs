@@ -78,9 +78,12 @@ impl Planner<'_> {
             |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(|one| one.storage == IN_JOB_MANAGER);
         let has_no_ledger = in_memory(&program.spec) || self.facts.frozen.as_ref().is_some_and(in_memory);
         let unused = || memory.directive.as_ref().filter(|_| memory.revision > 0 && !self.has_run());
+        let restore = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref());
+        let was_asked = |from: &String| restore.is_some_and(|restore| restore.from == *from);
         match (savepoint, unused()) {
             (Some(savepoint), _) if allows || moves || has_no_ledger => path(savepoint),
-            (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) => path(from.clone()),
+            // What the last revision was to be started from and never was; but not what the spec asked for then.
+            (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) if !was_asked(from) => path(from.clone()),
             _ if moves && memory.ledger_entry > 0 => path(self.job_directory()),
             _ if memory.ledger_entry == 0 => StartFrom::Continue,
             _ => StartFrom::ResumeLatest,
@@ -118,7 +121,7 @@ impl Planner<'_> {
         self.delete_pods(|_| true);
         self.create_pods();
         let restarting = self.facts.memory.generation.0 > 0 && self.plan.program.is_none();
-        let state = if restarting { StreamJobState::Restarting } else { StreamJobState::Starting };
+        let state = if restarting { self.starting_again() } else { StreamJobState::Starting };
         self.plan.view = View::progressing(state, reason, message);
         let words = match &self.directive().start {
             StartFrom::Continue if self.plan.memory.ledger_entry == 0 => "starts".to_owned(),

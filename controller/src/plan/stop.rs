@@ -78,7 +78,7 @@ impl Planner<'_> {
         }
         self.check_storage(checkpointing)?;
         if checkpointing.storage != IN_JOB_MANAGER {
-            return Ok(by_mode && upgrade.mode == UpgradeMode::Savepoint);
+            return Ok(by_mode && upgrade.mode == UpgradeMode::Savepoint && self.has_more_to_save());
         }
         if checkpointing.savepoint_root().is_some() {
             return Ok(true);
@@ -86,6 +86,14 @@ impl Planner<'_> {
         let message = "checkpoints are kept in the JobManager's memory (checkpointing.storage) and would be lost with it: set \
                        checkpointing.storage with upgrade.mode Stateless, which starts empty once, or undo the change";
         Err(rejection("NoSavepointStorage", message.to_owned()))
+    }
+
+    /// Whether a savepoint holds more than the latest checkpoint is known to. Without any checkpoint nothing was committed;
+    /// a revision on trial that does not run is left for its latest checkpoint by a rollback too.
+    fn has_more_to_save(&self) -> bool {
+        let memory = &self.plan.memory;
+        let runs = self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Running);
+        memory.last_checkpoint.is_some() && (runs || memory.trial.is_none())
     }
 
     /// Whether the next revision can read what this one leaves.

@@ -103,6 +103,13 @@ fn after(facts: &Facts, plan: &Plan) -> Facts {
     }
 }
 
+/// A TaskManager of the first generation.
+pub(crate) fn running_pod_of(name: &str) -> PodFacts {
+    let first = facts();
+    let made = plan(&first).create.iter().map(running_pod).find(|pod| pod.name == name);
+    made.expect("is made")
+}
+
 fn running_pod(plan: &PodPlan) -> PodFacts {
     let generation = plan.generation;
     let name = match plan.role {
@@ -156,12 +163,13 @@ fn exit(facts: &mut Facts, kind: ExitKind) {
 
 fn exit_with(facts: &mut Facts, record: ExitRecord) {
     let at = facts.now;
-    job_manager(facts).ended = Some(PodEnd { record: Some(record), account: String::new(), at });
+    job_manager(facts).ended = Some(PodEnd { record: Some(record), account: String::new(), last_log_lines: None, at });
 }
 
 fn kill(facts: &mut Facts) {
     let at = facts.now;
-    job_manager(facts).ended = Some(PodEnd { record: None, account: "Error (exit code 137)".to_owned(), at });
+    job_manager(facts).ended =
+        Some(PodEnd { record: None, account: "Error (exit code 137)".to_owned(), last_log_lines: None, at });
 }
 
 fn created(plan: &Plan) -> Vec<(u64, Role)> {
@@ -389,7 +397,7 @@ fn task_managers_that_die_young_are_replaced_ever_more_slowly() {
         let at = facts.now;
         let victim = facts.pods.iter_mut().rev().find(|pod| pod.role != JM && pod.is_alive()).expect("is there");
         victim.created_at = at;
-        victim.ended = Some(PodEnd { record: None, account: String::new(), at });
+        victim.ended = Some(PodEnd { record: None, account: String::new(), last_log_lines: None, at });
         let mut step = plan(&facts);
         facts = after(&facts, &step);
         while step.create.is_empty() {
@@ -407,7 +415,8 @@ fn task_managers_that_ended_as_told_are_not_replaced() {
     let mut facts = running();
     let record = ExitRecord::new(ExitKind::Finished, "", "");
     for pod in facts.pods.iter_mut().filter(|pod| pod.role != JM) {
-        pod.ended = Some(PodEnd { record: Some(record.clone()), account: String::new(), at: NOW });
+        pod.ended =
+            Some(PodEnd { record: Some(record.clone()), account: String::new(), last_log_lines: None, at: NOW });
     }
     assert_eq!(created(&plan(&facts)), []);
 }
@@ -731,7 +740,7 @@ fn what_a_spec_says_in_vain_is_told_once_and_does_not_degrade_the_job() {
     assert_eq!(told(&plan(&first)), 1);
     let mut running = after(&first, &plan(&first));
     let notice = |reason: &str| sluice_protocol::status::Notice { reason: reason.to_owned(), message: String::new() };
-    let report = JobStatus { state: JobState::Running, generation: Generation(1), ..JobStatus::default() };
+    let report = JobStatus { state: JobState::Running, generation: Generation(1), since: NOW, ..JobStatus::default() };
     running.report = Some(JobStatus { notices: vec![notice("MaxConcurrentOverruled")], ..report.clone() });
     let second = plan(&running);
     assert_eq!((told(&second), second.view.degraded), (0, None));
@@ -739,4 +748,42 @@ fn what_a_spec_says_in_vain_is_told_once_and_does_not_degrade_the_job() {
     running.report = Some(JobStatus { notices, ..report });
     let degraded = plan(&running).view.degraded.map(|wrong| wrong.reason);
     assert_eq!(degraded.as_deref(), Some("StoreUnreachable"), "what comes behind it is seen");
+}
+
+/// Running without a checkpoint is told; how long that may take depends on the options.
+#[test]
+fn a_job_that_runs_but_completes_no_checkpoint_is_degraded() {
+    let seconds = |n| NOW.plus(TimeSpan::from_secs(n));
+    let mut facts = running();
+    facts.now = seconds(1199);
+    let early = plan(&facts);
+    assert_eq!((early.view.degraded, early.wake_at), (None, Some(seconds(1200))), "two timeouts of 10 minutes");
+    facts.now = seconds(1200);
+    let stuck = plan(&facts);
+    assert_eq!(stuck.view.degraded.map(|wrong| wrong.reason).as_deref(), Some("CheckpointsStuck"));
+    facts.report.as_mut().expect("is there").since = seconds(1);
+    assert_eq!(plan(&facts).view.degraded, None, "it counts from when the tasks run");
+    facts.report.as_mut().expect("is there").since = NOW;
+    let tolerable = sluice_protocol::options::TolerableFailures::Count(1);
+    for spec in
+        [facts.frozen.as_mut(), facts.program.as_mut().ok().map(|program| &mut program.spec)].into_iter().flatten()
+    {
+        spec.checkpointing.as_mut().expect("is there").tolerable_failures = tolerable;
+    }
+    assert_eq!(plan(&facts).view.degraded, None, "one more may fail");
+}
+
+/// FKO showed jobs that restart, with no restart counted.
+#[test]
+fn a_job_that_never_ran_starts_and_does_not_restart() {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    facts.told.state = Some(StreamJobState::Restarting);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Starting));
+    exit(&mut facts, ExitKind::Superseded);
+    assert_eq!(plan(&facts).view.state, Some(StreamJobState::Starting), "a generation that has no fault");
+    kill(&mut facts);
+    let lost = plan(&facts);
+    assert_eq!((lost.view.state, lost.memory.failures.total()), (Some(StreamJobState::Restarting), 1));
+    assert_eq!(lost.lost.map(|lost| (lost.fault, lost.pod)), Some(("External", Some("pv-1-jm".to_owned()))));
 }

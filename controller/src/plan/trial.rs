@@ -3,9 +3,9 @@
 use super::{Planner, View, rejection};
 use crate::facts::{GivenUp, Program, Rejection, Stable, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobState};
-use sluice_protocol::Attempt;
-use sluice_protocol::job_master::{Directive, StartFrom};
+use sluice_protocol::job_master::{Command, Directive, StartFrom};
 use sluice_protocol::status::JobState;
+use sluice_protocol::{Attempt, Generation};
 
 /// Why a program cannot go on from what it was given.
 const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "SnapshotUnreadable"];
@@ -44,6 +44,18 @@ impl Planner<'_> {
             self.wake_at(due);
         } else if runs && completed >= u64::from(needed) {
             self.settle();
+        } else if runs && self.facts.connected {
+            self.ask_for_checkpoint(run, completed);
+        }
+    }
+
+    /// Nobody waits for a checkpoint that its interval makes rare: one is asked for.
+    fn ask_for_checkpoint(&mut self, (generation, attempt): (Generation, Attempt), completed: u64) {
+        let interval =
+            self.spec().and_then(|spec| spec.checkpointing.as_ref()).map(|checkpointing| checkpointing.interval);
+        if interval.is_some_and(|interval| interval > self.facts.lifecycle.stability.duration) {
+            let id = format!("stability-{generation}-{attempt}-{completed}");
+            self.plan.command = Some(Command::TriggerCheckpoint { id });
         }
     }
 

@@ -88,9 +88,15 @@ impl Planner<'_> {
     /// Before the JobManager's stream is up, a job that was restarting still is.
     fn state_without_report(&self) -> StreamJobState {
         match self.facts.told.state {
-            Some(StreamJobState::Restarting | StreamJobState::Running) => StreamJobState::Restarting,
+            Some(StreamJobState::Restarting | StreamJobState::Running) => self.starting_again(),
             _ => StreamJobState::Starting,
         }
+    }
+
+    /// A job restarts when it has run or failed before, under this revision; else it starts.
+    pub(super) fn starting_again(&self) -> StreamJobState {
+        let has_failed = self.plan.memory.failures.total() > 0;
+        if self.has_run() || has_failed { StreamJobState::Restarting } else { StreamJobState::Starting }
     }
 
     fn reported_view(&self, report: &JobStatus) -> View {

@@ -1,9 +1,11 @@
 //! Memory survives a status, and a status is written when something has changed and not otherwise.
 
 use super::*;
+use crate::facts::{GivenUp, Held, Stable, Stop, Trial};
 use crate::plan::plan;
 use crate::plan::tests::{facts, job};
-use sluice_protocol::CheckpointId;
+use sluice_crds::StopCause;
+use sluice_protocol::{Attempt, CheckpointId, Generation};
 
 #[test]
 fn what_is_remembered_is_read_again() {
@@ -12,6 +14,48 @@ fn what_is_remembered_is_read_again() {
     let mut job = job();
     let status = build_status(&job, &facts, &plan);
     job.status = Some(status);
+    assert_eq!(read_memory(&job), plan.memory);
+}
+
+/// Every part of a transition: what a killed controller goes on with (C2).
+#[test]
+fn a_transition_is_remembered_whole() {
+    let facts = facts();
+    let mut plan = plan(&facts);
+    let at = Timestamp(facts.now.0 + 123);
+    plan.memory.stop = Some(Stop {
+        since: at,
+        cause: StopCause::Suspend,
+        savepoint_request: Some("upgrade-1-1".to_owned()),
+        savepoint: Some("s3://bucket/savepoint".to_owned()),
+    });
+    plan.memory.held = Some(Held {
+        program: "pv-program-new".to_owned(),
+        reason: "SavepointExpired".to_owned(),
+        message: "too long".to_owned(),
+        retry_at: at,
+        tries: 3,
+    });
+    plan.memory.trial = Some(Trial {
+        since: at,
+        snapshot: Some("s3://bucket/chk-5".to_owned()),
+        generation: Generation(2),
+        attempt: Attempt(3),
+        checkpoints_before: 7,
+    });
+    plan.memory.stable = Some(Stable { revision: 1, program: "pv-program-old".to_owned() });
+    plan.memory.rolled_back = Some(GivenUp {
+        revision: 2,
+        program: "pv-program-bad".to_owned(),
+        reason: "NotStable".to_owned(),
+        message: "it crashed".to_owned(),
+        at: facts.now,
+    });
+    plan.memory.savepoint_requests = 4;
+    plan.memory.deployed_program = "pv-program-older".to_owned();
+    let mut job = job();
+    let written = serde_json::to_value(build_status(&job, &facts, &plan)).expect("is JSON");
+    job.status = Some(serde_json::from_value(written).expect("is a status"));
     assert_eq!(read_memory(&job), plan.memory);
 }
 

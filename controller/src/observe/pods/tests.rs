@@ -38,6 +38,11 @@ fn a_pod_that_ends_says_why() {
     let end = pod(&json!({"phase": "Failed", "containerStatuses": container(&state)})).ended.expect("has ended");
     assert_eq!((end.record, end.account.as_str()), (None, "OOMKilled (exit code 137)"));
 
+    let log = "WARN a\npanicked at b\n";
+    let state = json!({"terminated": {"exitCode": 101, "reason": "Error", "message": log}});
+    let end = pod(&json!({"phase": "Failed", "containerStatuses": container(&state)})).ended.expect("has ended");
+    assert_eq!((end.record, end.last_log_lines.as_deref()), (None, Some(log.trim())));
+
     let end = pod(&json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"})).ended;
     assert_eq!(end.expect("has ended").account, "Evicted low on memory");
 }

@@ -241,3 +241,38 @@ fn a_newer_edit_during_the_trial_is_one_more_upgrade_and_the_stable_one_stays() 
     let back = plan(&facts);
     assert_eq!((back.memory.revision, back.spec), (4, facts.stable));
 }
+
+#[test]
+fn a_checkpoint_that_its_interval_makes_rare_is_asked_for() {
+    let mut facts = on_trial(NOW);
+    facts.now = seconds(30);
+    assert_eq!(plan(&facts).command, None, "the next one comes in 2 s");
+    let rare = TimeSpan::from_secs(3600);
+    for spec in
+        [facts.frozen.as_mut(), facts.program.as_mut().ok().map(|program| &mut program.spec)].into_iter().flatten()
+    {
+        spec.checkpointing.as_mut().expect("is there").interval = rare;
+    }
+    let asks = plan(&facts);
+    assert_eq!(asks.command, Some(Command::TriggerCheckpoint { id: "stability-2-1-0".to_owned() }));
+    facts.now = seconds(29);
+    assert_eq!(plan(&facts).command, None);
+}
+
+/// A revision that crashes on trial, or that has never completed a checkpoint, is not asked for a savepoint that it cannot
+/// take: the spec that mends it is not kept waiting.
+#[test]
+fn what_crashes_on_trial_is_mended_by_the_next_edit_at_once() {
+    let mut job = job();
+    job.spec.program.sql = Some("INSERT INTO a SELECT d FROM b;".to_owned());
+    let mended = validate_program(&job, None);
+    let mut facts = Facts { program: mended.clone(), lifecycle: by_mode(UpgradeMode::Savepoint), ..on_trial(NOW) };
+    assert!(matches!(plan(&facts).command, Some(Command::Savepoint(_))), "as long as it runs");
+    report_of(&mut facts).state = JobState::Restarting;
+    assert_eq!(plan(&facts).command, Some(Command::Stop));
+
+    let mut first = Facts { program: mended, lifecycle: by_mode(UpgradeMode::Savepoint), ..running() };
+    first.memory.last_checkpoint = None;
+    first.report.as_mut().expect("is there").last_checkpoint = None;
+    assert_eq!(plan(&first).command, Some(Command::Stop));
+}
