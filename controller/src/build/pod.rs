@@ -25,8 +25,14 @@ const USER: i64 = 65_532;
 /// would leave it alone otherwise, since they do not know its owner's kind.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-/// Time between SIGTERM and SIGKILL: the ledger fences, so nothing is lost by being quick.
-const GRACE_SECONDS: i64 = 10;
+/// Time between SIGTERM and SIGKILL: for a JobManager little, since the ledger fences and nothing is lost by being
+/// quick; for a TaskManager enough for a checkpoint, after which its tasks run elsewhere.
+const fn grace_seconds(role: Role) -> i64 {
+    match role {
+        Role::JobManager => 10,
+        Role::TaskManager(_) => 30,
+    }
+}
 
 /// A pod of `job` as planned; `spec` is the frozen one.
 ///
@@ -64,7 +70,7 @@ fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Pod {
     };
     let mut metadata = metadata(job, name, &labels);
     metadata.annotations = Some(map(&[(SAFE_TO_EVICT, "true")]));
-    let mut spec = pod_spec(container, &plan.config_map);
+    let mut spec = pod_spec(container, plan);
     if matches!(plan.role, Role::TaskManager(_)) {
         spec.topology_spread_constraints = Some(vec![spread(metadata.labels.clone().unwrap_or_default())]);
     }
@@ -83,13 +89,13 @@ fn spread(mut labels: BTreeMap<String, String>) -> TopologySpreadConstraint {
     }
 }
 
-fn pod_spec(container: Container, config_map: &str) -> PodSpec {
+fn pod_spec(container: Container, plan: &PodPlan) -> PodSpec {
     PodSpec {
         containers: vec![container],
         restart_policy: Some("Never".to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
-        termination_grace_period_seconds: Some(GRACE_SECONDS),
+        termination_grace_period_seconds: Some(grace_seconds(plan.role)),
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
@@ -102,7 +108,7 @@ fn pod_spec(container: Container, config_map: &str) -> PodSpec {
             Volume {
                 name: containers::PROGRAM_VOLUME.to_owned(),
                 config_map: Some(ConfigMapVolumeSource {
-                    name: config_map.to_owned(),
+                    name: plan.config_map.clone(),
                     ..ConfigMapVolumeSource::default()
                 }),
                 ..Volume::default()

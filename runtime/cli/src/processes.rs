@@ -15,6 +15,9 @@ use std::path::PathBuf;
 /// What a shell reports of a process that SIGTERM ended.
 const TERMINATED: u8 = 143;
 
+/// How long a TaskManager may take to leave: less than its pod's grace period.
+const LEAVE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(27);
+
 /// Which job a process belongs to.
 #[derive(Debug, Args)]
 struct JobArguments {
@@ -147,9 +150,11 @@ pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8
     until_told(process).await
 }
 
-/// Runs until the JobManager says that the job has ended, or is gone for good.
+/// Runs until the JobManager says that the job has ended, or is gone for good. Told to end, it leaves in order; told
+/// again, or when that takes too long, at once.
 pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<u8, CommandError> {
-    let process = sluice_node::run_task_manager(TaskManagerArgs {
+    let (leave, told) = tokio::sync::watch::channel(false);
+    let arguments = TaskManagerArgs {
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
         manifest: arguments.job.manifest,
@@ -160,6 +165,20 @@ pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<
         data_advertise: arguments.data_advertise,
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
-    });
-    until_told(process).await
+    };
+    let mut signals = Signals::new()?;
+    let process = sluice_node::run_task_manager(arguments, told);
+    tokio::pin!(process);
+    tokio::select! {
+        record = &mut process => return Ok(record.kind.code()),
+        () = signals.next() => {}
+    }
+    // The process holds the other end for as long as it lives.
+    let _ = leave.send(true);
+    tokio::select! {
+        _ = &mut process => {}
+        () = signals.next() => {}
+        () = tokio::time::sleep(LEAVE_TIMEOUT) => {}
+    }
+    Ok(TERMINATED)
 }

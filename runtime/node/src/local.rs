@@ -216,7 +216,7 @@ async fn work(mut worker: Worker, handle: DriverHandle) -> Result<(), Failure> {
     while let Some(session) = session::in_process(&handle).await {
         let failure = match worker.serve(session).await {
             SessionOutcome::Shutdown => return Ok(()),
-            SessionOutcome::Lost { .. } => continue,
+            SessionOutcome::Lost { .. } | SessionOutcome::Left => continue,
             SessionOutcome::Refused(failure) => failure,
             SessionOutcome::Stuck(message) => Failure::restart("TasksStuck", Fault::Internal, message),
         };

@@ -36,6 +36,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use worker::{SessionOutcome, Worker};
@@ -81,8 +82,9 @@ pub struct TaskManagerArgs {
 /// Runs a TaskManager until its job ends, its JobManager refuses it, or cannot be found any more.
 ///
 /// Must be called within a tokio runtime.
-pub async fn run_task_manager(args: TaskManagerArgs) -> ExitRecord {
-    let record = run(&args).await.unwrap_or_else(|failure| edge::exit_of_failure(&failure));
+/// Once `leave` becomes true it moves its tasks elsewhere, after a checkpoint where time allows, and ends.
+pub async fn run_task_manager(args: TaskManagerArgs, leave: watch::Receiver<bool>) -> ExitRecord {
+    let record = run(&args, leave).await.unwrap_or_else(|failure| edge::exit_of_failure(&failure));
     info!(kind = ?record.kind, reason = %record.reason, "the TaskManager ends: {}", record.message);
     if let Some(path) = &args.termination_message {
         edge::write_termination_message(path, &record);
@@ -90,7 +92,7 @@ pub async fn run_task_manager(args: TaskManagerArgs) -> ExitRecord {
     record
 }
 
-async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
+async fn run(args: &TaskManagerArgs, leave: watch::Receiver<bool>) -> Result<ExitRecord, Failure> {
     let manifest = job::read_manifest(&args.manifest)?;
     let job = job::build_job(&manifest, &args.job)?;
     let storage = store::open_storage(&job.options)?;
@@ -102,6 +104,7 @@ async fn run(args: &TaskManagerArgs) -> Result<ExitRecord, Failure> {
     let registration = registration(args, &job, &data_plane);
     let equipment = Equipment::new(job, storage)?;
     let mut worker = Worker::new(registration, equipment, Some(data_plane));
+    worker.leave_when(leave);
     let views = Views {
         role: "taskmanager",
         status: None,
@@ -126,6 +129,7 @@ async fn serve_job_manager(args: &TaskManagerArgs, worker: &mut Worker) -> Resul
         };
         match outcome {
             SessionOutcome::Shutdown => return Ok(ended_with_job()),
+            SessionOutcome::Left => return Err(left()),
             SessionOutcome::Refused(failure) => return Err(failure),
             SessionOutcome::Stuck(message) => {
                 return Err(Failure::restart("TasksStuck", Fault::Internal, message));
@@ -142,6 +146,9 @@ async fn serve_job_manager(args: &TaskManagerArgs, worker: &mut Worker) -> Resul
                 }
             }
         }
+        if worker.is_leaving() {
+            return Err(left());
+        }
         tokio::time::sleep(jittered(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -152,6 +159,11 @@ fn not_found(address: &str, message: &str) -> Failure {
         "--job-manager: no JobManager took this TaskManager at {address} within {REGISTRATION_TIMEOUT:?}: {message}"
     );
     Failure::restart("JobManagerNotFound", Fault::External, text)
+}
+
+/// It does not count as one that ended with its job: another takes its place.
+fn left() -> Failure {
+    Failure::restart("Left", Fault::External, "the process was told to leave; its tasks run elsewhere")
 }
 
 fn ended_with_job() -> ExitRecord {

@@ -28,6 +28,7 @@ mod event;
 mod execution;
 mod files;
 mod journal;
+mod leaving;
 mod operations;
 mod reconfigure;
 mod reporting;
@@ -241,6 +242,7 @@ impl JobMaster {
             self.operations.next_wakeup(),
             self.task_managers.next_loss(timeout),
             self.deploy_deadline(),
+            self.leaving_deadline(),
             self.next_sweep,
             self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
         ];
@@ -274,11 +276,12 @@ impl JobMaster {
         for running in self.operations.take_due(self.now) {
             self.start(running);
         }
-        let steps: [fn(&mut Self); 9] = [
+        let steps: [fn(&mut Self); 10] = [
             Self::tick_journal,
             Self::tick_savepoints,
             Self::tick_task_managers,
             Self::check_deployment,
+            Self::move_from_leaving,
             Self::finish_when_all_have,
             Self::tick_coordinator,
             Self::deploy_when_ready,

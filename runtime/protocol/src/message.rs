@@ -152,6 +152,11 @@ pub enum FromTaskManager {
     Register(Registration),
     /// I am here.
     Heartbeat,
+    /// It was told to leave within this time: it wants no more tasks, and to be rid of those it has after a checkpoint.
+    Leaving {
+        /// From now.
+        within: TimeSpan,
+    },
     /// A task has restored its state and reads input.
     TaskRunning {
         /// The run.

@@ -19,11 +19,11 @@ use sluice_engine::error::TaskError;
 use sluice_engine::task::{TaskEvent, TaskSnapshot};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
-use sluice_protocol::{CheckpointId, Run, SubtaskId};
+use sluice_protocol::{CheckpointId, Run, SubtaskId, TimeSpan};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, info, warn};
 
@@ -35,6 +35,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Heartbeats are sent this often, or at a fifth of the timeout if that is shorter.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a process that was told to leave keeps its tasks: less than its pod's grace period.
+const LEAVE_WITHIN: TimeSpan = TimeSpan::from_secs(20);
 
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -57,6 +60,8 @@ pub(crate) enum SessionOutcome {
     },
     /// Tasks do not end: the process must.
     Stuck(String),
+    /// The process was told to leave, and has no tasks any more.
+    Left,
 }
 
 /// What comes through the queue.
@@ -84,6 +89,8 @@ pub(crate) struct Worker {
     newest: Run,
     cancelled_at: Option<Instant>,
     readiness: Arc<Mutex<Readiness>>,
+    /// Becomes true when the process is told to leave.
+    leave: watch::Receiver<bool>,
 }
 
 /// What the loop is at, as far as `/readyz` needs to know.
@@ -101,6 +108,8 @@ struct Link {
     registered: bool,
     heard: Instant,
     heartbeat_timeout: Duration,
+    /// Whether the JobManager knows that this process leaves.
+    leaving: bool,
 }
 
 impl Link {
@@ -143,7 +152,18 @@ impl Worker {
             newest: Run::default(),
             cancelled_at: None,
             readiness: Arc::new(Mutex::new(Readiness { serving: false, looking_since: Some(Instant::now()) })),
+            leave: watch::channel(false).1,
         }
+    }
+
+    /// Leaves when `leave` becomes true: after a checkpoint where time allows, without tasks (F1).
+    pub(crate) fn leave_when(&mut self, leave: watch::Receiver<bool>) {
+        self.leave = leave;
+    }
+
+    /// Whether the process was told to leave.
+    pub(crate) fn is_leaving(&self) -> bool {
+        *self.leave.borrow()
     }
 
     /// Its tasks, for metrics.
@@ -184,8 +204,13 @@ impl Worker {
     pub(crate) async fn serve(&mut self, session: Session) -> SessionOutcome {
         self.newest = Run::default();
         let Session { outgoing, mut incoming } = session;
-        let mut link =
-            Link { outgoing, registered: false, heard: Instant::now(), heartbeat_timeout: REGISTRATION_ANSWER };
+        let mut link = Link {
+            outgoing,
+            registered: false,
+            heard: Instant::now(),
+            heartbeat_timeout: REGISTRATION_ANSWER,
+            leaving: false,
+        };
         self.set_readiness(|readiness| readiness.serving = true);
         link.send(FromTaskManager::Register(self.registration.clone()));
         let outcome = self.exchange(&mut link, &mut incoming).await;
@@ -225,6 +250,13 @@ impl Worker {
                 }
                 // The worker holds a sender itself, so this queue never closes.
                 Some(input) = self.inputs.recv() => self.take(link, input),
+                () = told(&mut self.leave), if !link.leaving => {
+                    info!(within = %LEAVE_WITHIN, "told to leave");
+                    link.leaving = true;
+                    if link.registered {
+                        link.send(FromTaskManager::Leaving { within: LEAVE_WITHIN });
+                    }
+                }
                 _ = ticks.tick() => {
                     if let Some(message) = link.silence() {
                         return lost(link, message);
@@ -236,6 +268,9 @@ impl Worker {
                         link.send(FromTaskManager::Heartbeat);
                     }
                 }
+            }
+            if link.leaving && self.active.is_none() && self.pending.is_none() {
+                return SessionOutcome::Left;
             }
         }
     }
@@ -502,6 +537,13 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+/// Until it is true; for ever when nobody can say so any more.
+async fn told(leave: &mut watch::Receiver<bool>) {
+    if leave.wait_for(|leave| *leave).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

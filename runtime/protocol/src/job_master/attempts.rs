@@ -38,6 +38,7 @@ impl JobMaster {
         self.task_managers.heard(session, self.now);
         match message {
             FromTaskManager::Register(_) | FromTaskManager::Heartbeat => {}
+            FromTaskManager::Leaving { within } => self.on_leaving(session, within),
             FromTaskManager::TasksEnded { run } => self.task_managers.ended(session, run),
             FromTaskManager::TaskRunning { run, subtask } => self.on_task(session, run, subtask, TaskState::Running),
             FromTaskManager::TaskFinished { run, subtask } => self.on_task(session, run, subtask, TaskState::Finished),
@@ -128,6 +129,9 @@ impl JobMaster {
         let hosts = self.execution.as_ref().is_some_and(|execution| execution.sessions().contains(&session));
         if hosts && matches!(self.phase, Phase::Deploying | Phase::Running | Phase::Ending(_)) {
             let message = format!("TaskManager {} was lost: {why}", lost.registration.task_manager);
+            if lost.leaving.is_some() && self.may_move() {
+                return self.move_tasks(message);
+            }
             let failure = Failure::restart("TaskManagerLost", Fault::External, message);
             self.fail_attempt_on(failure, Some(lost.registration.task_manager), None);
         }

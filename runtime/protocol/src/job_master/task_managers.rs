@@ -3,7 +3,7 @@
 //! A TaskManager gets tasks only when its older ones have ended; the registry remembers that per process, also
 //! across a reconnection.
 
-use crate::ids::{ProcessId, Run};
+use crate::ids::{CheckpointId, ProcessId, Run};
 use crate::job_master::SessionId;
 use crate::message::Registration;
 use crate::time::{TimeSpan, Timestamp};
@@ -14,8 +14,18 @@ use std::collections::BTreeMap;
 pub(super) struct TaskManager {
     pub(super) registration: Registration,
     pub(super) last_heard: Timestamp,
+    /// It was told to leave: it gets no more tasks.
+    pub(super) leaving: Option<Leaving>,
     registered: u64,
     ending_until: Option<Timestamp>,
+}
+
+/// How long one that leaves keeps its tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) until: Timestamp,
+    /// The latest checkpoint when it said so: a later one saves what it has done.
+    pub(super) after: Option<CheckpointId>,
 }
 
 /// A slot: one subtask of every vertex.
@@ -40,7 +50,7 @@ impl TaskManagers {
         let older = self.hosting.get(&registration.process).copied();
         self.registrations += 1;
         let registered = self.registrations;
-        let one = TaskManager { registration, last_heard: now, registered, ending_until: None };
+        let one = TaskManager { registration, last_heard: now, leaving: None, registered, ending_until: None };
         self.sessions.insert(session, one);
         older
     }
@@ -115,11 +125,25 @@ impl TaskManagers {
         silence.chain(self.sessions.values().filter_map(|one| one.ending_until)).min()
     }
 
+    /// It was told to leave. Says so once.
+    pub(super) fn leave(&mut self, session: SessionId, leaving: Leaving) -> bool {
+        let Some(one) = self.sessions.get_mut(&session).filter(|one| one.leaving.is_none()) else { return false };
+        one.leaving = Some(leaving);
+        true
+    }
+
+    /// How many slots stay.
+    pub(super) fn lasting_slots(&self) -> usize {
+        let stay = self.sessions.values().filter(|one| one.leaving.is_none() && one.ending_until.is_none());
+        stay.map(|one| one.registration.slots as usize).sum()
+    }
+
     /// Free slots, in order of registration.
     pub(super) fn free_slots(&self) -> Vec<Slot> {
         let mut ready: Vec<_> = self
             .sessions
             .iter()
+            .filter(|(_, one)| one.leaving.is_none())
             .filter(|(_, one)| one.ending_until.is_none() && !self.hosting.contains_key(&one.registration.process))
             .collect();
         ready.sort_by_key(|(_, one)| one.registered);

@@ -5,6 +5,7 @@ mod attempts;
 mod bench;
 mod deletes;
 mod ends;
+mod leaving;
 mod objects;
 mod reconfigure;
 mod restore;

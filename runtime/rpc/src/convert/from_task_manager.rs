@@ -3,6 +3,7 @@
 use super::{ConversionError, Place, read_json, run, subtask, write_json};
 use crate::v1::from_task_manager_envelope::Message;
 use crate::v1::{self, FromTaskManagerEnvelope};
+use sluice_protocol::TimeSpan;
 use sluice_protocol::message::{CheckpointMetrics, FromTaskManager, Registration};
 use sluice_protocol::{CheckpointId, Generation, ProcessId, TaskManagerId};
 
@@ -13,6 +14,7 @@ impl TryFrom<&FromTaskManager> for FromTaskManagerEnvelope {
         let message = match message {
             FromTaskManager::Register(registration) => Message::Register(registration.into()),
             FromTaskManager::Heartbeat => Message::Heartbeat(v1::Heartbeat {}),
+            FromTaskManager::Leaving { within } => Message::Leaving(v1::Leaving { within_ms: within.0 }),
             FromTaskManager::TaskRunning { run: of, subtask: task } => {
                 Message::TaskRunning(v1::TaskRunning { run: run(*of), subtask: subtask(*task) })
             }
@@ -57,6 +59,7 @@ impl TryFrom<FromTaskManagerEnvelope> for FromTaskManager {
         Ok(match message {
             Message::Register(m) => Self::Register(m.into()),
             Message::Heartbeat(v1::Heartbeat {}) => Self::Heartbeat,
+            Message::Leaving(m) => Self::Leaving { within: TimeSpan(m.within_ms) },
             Message::TaskRunning(m) => {
                 let place = Place("TaskRunning");
                 Self::TaskRunning { run: place.run(m.run)?, subtask: place.subtask(m.subtask)? }

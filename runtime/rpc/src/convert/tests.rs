@@ -153,6 +153,7 @@ fn from_task_manager() -> impl Strategy<Value = FromTaskManager> {
     prop_oneof![
         registration().prop_map(FromTaskManager::Register),
         Just(FromTaskManager::Heartbeat),
+        any::<u64>().prop_map(|ms| FromTaskManager::Leaving { within: TimeSpan(ms) }),
         (run(), subtask()).prop_map(|(run, subtask)| FromTaskManager::TaskRunning { run, subtask }),
         (run(), subtask()).prop_map(|(run, subtask)| FromTaskManager::TaskFinished { run, subtask }),
         (run(), subtask(), failure()).prop_map(|(run, subtask, failure)| FromTaskManager::TaskFailed {

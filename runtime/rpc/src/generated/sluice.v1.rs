@@ -438,7 +438,7 @@ pub mod to_task_manager_envelope {
 /// From a TaskManager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FromTaskManagerEnvelope {
-    #[prost(oneof = "from_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "from_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub message: ::core::option::Option<from_task_manager_envelope::Message>,
 }
 /// Nested message and enum types in `FromTaskManagerEnvelope`.
@@ -461,6 +461,8 @@ pub mod from_task_manager_envelope {
         Acknowledge(super::Acknowledge),
         #[prost(message, tag = "8")]
         Decline(super::Decline),
+        #[prost(message, tag = "9")]
+        Leaving(super::Leaving),
     }
 }
 /// One run of the tasks.
@@ -482,6 +484,12 @@ pub struct Subtask {
 /// I am here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {}
+/// I was told to leave: no more tasks, and those I have are to move after a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Leaving {
+    #[prost(uint64, tag = "1")]
+    pub within_ms: u64,
+}
 /// The registration was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Registered {
