@@ -116,6 +116,34 @@ async fn killed_task_manager_and_job_manager_and_both_change_no_count() {
     wait_for_equal_counts(&services, &topics);
 }
 
+/// As a drained node or a spot instance that is taken back does: the tasks move behind a checkpoint, no restart is spent.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_manager_that_is_told_to_end_leaves_behind_a_checkpoint_and_spends_no_restart() {
+    let Some(services) = Services::from_environment() else { return };
+    let topics = make_topics(&services, PARTITIONS).await;
+    let producer = produce(&services, &topics, 5);
+    let mut job = Job::new("leaving", &manifest(&services, &topics, 2, "30s"), Some(&services.s3));
+    job.start_generation(2);
+    let before = job.wait_status("all tasks run", Duration::from_secs(60), |status| status.state == JobState::Running);
+    job.start_task_manager();
+    job.wait_status("the spare", Duration::from_secs(30), |status| status.task_managers.len() == 3);
+
+    let index = *job.task_managers.keys().next().expect("a TaskManager");
+    let mut told = job.task_managers.remove(&index).expect("it is there");
+    told.signal(nix::sys::signal::Signal::SIGTERM);
+    told.wait(Duration::from_secs(20));
+    let after = job.wait_status("the second attempt", Duration::from_secs(30), |status| {
+        status.state == JobState::Running && status.attempt.0 == 2
+    });
+    assert_eq!((after.generation.0, after.failed_attempts), (1, 0), "{after:#?}");
+    // Its interval is half a minute: this one was taken because the TaskManager left.
+    let restored = after.restored_from.as_ref().expect("restored from a checkpoint").id.0;
+    assert_eq!(restored, latest(&before) + 1, "{after:#?}");
+
+    producer.join().expect("the producer");
+    wait_for_equal_counts(&services, &topics);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn woken_zombie_job_manager_appends_and_deletes_nothing() {
     use nix::sys::signal::Signal;
