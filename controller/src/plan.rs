@@ -290,9 +290,10 @@ impl<'a> Planner<'a> {
         self.plan.view = View::ended(state, reason, message);
     }
 
-    /// Deletes the living pods that `which` says.
+    /// Deletes the living pods that `which` says, none of a generation that is newer than the one read (C2).
     fn delete_pods(&mut self, which: impl Fn(&PodFacts) -> bool) {
-        for pod in self.facts.pods.iter().filter(|pod| pod.is_alive() && which(pod)) {
+        let known = self.facts.memory.generation;
+        for pod in self.facts.pods.iter().filter(|pod| pod.is_alive() && pod.generation <= known && which(pod)) {
             let pod = reference(pod);
             if !self.plan.delete.contains(&pod) {
                 self.plan.delete.push(pod);

@@ -234,7 +234,7 @@ impl Planner<'_> {
     }
 
     /// Lost TaskManagers are replaced under new indexes (C2).
-    fn keep_task_managers(&mut self) {
+    pub(super) fn keep_task_managers(&mut self) {
         let state = self.facts.report.as_ref().map(|report| report.state).unwrap_or_default();
         if matches!(state, JobState::Finishing | JobState::Stopping) || state.is_terminal() {
             return;

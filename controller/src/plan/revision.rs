@@ -40,10 +40,12 @@ impl Planner<'_> {
         }
     }
 
-    /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state.
+    /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state. A rollback
+    /// goes back to that state, not to where its spec once came from.
     fn new_directive(&self, program: &Program, stop: Option<&Stop>) -> Directive {
         let memory = &self.plan.memory;
-        let restore = program.spec.restore.as_ref().filter(|restore| self.is_due(restore));
+        let rolls_back = stop.is_some_and(|stop| stop.cause == StopCause::RollBack);
+        let restore = program.spec.restore.as_ref().filter(|restore| !rolls_back && self.is_due(restore));
         let nonce = program.spec.restore.as_ref().map_or(0, |restore| restore.nonce);
         let state_missing = self.facts.told.reason == "StateMissing";
         let moved = self.moves_to(&program.spec);

@@ -196,7 +196,7 @@ impl Planner<'_> {
                 if let Some(stop) = &mut self.plan.memory.stop {
                     *stop = Stop { since: self.facts.now, savepoint_request: None, savepoint: None, cause: stop.cause };
                 }
-                return self.stop(pod);
+                return self.stop(pod, false);
             }
             Err(None) => wrong,
             Err(Some(too_old)) => Rejection { message: format!("{}; {}", wrong.message, too_old.message), ..too_old },
@@ -229,7 +229,7 @@ impl Planner<'_> {
         let waits_for_savepoint = stop.savepoint_request.is_some() && stop.savepoint.is_none() && self.has_run();
         let needs_end = (waits_for_savepoint && self.fall_back().is_err()) || self.needs_terminal_entry(stop);
         match fate {
-            Fate::Alive(pod) => self.stop(pod),
+            Fate::Alive(pod) => self.stop(pod, needs_end),
             Fate::Exited(record) if needs_end && !is_terminal(record.kind) => self.exited(record),
             Fate::Exited(record) => self.stopped(Some(record)),
             // The next generation carries the request out (K4), or ends the ledger.
@@ -246,22 +246,25 @@ impl Planner<'_> {
     }
 
     /// Asks for an end, until a deadline.
-    fn stop(&mut self, pod: &PodFacts) {
+    fn stop(&mut self, pod: &PodFacts, needs_end: bool) {
         let Some(stop) = self.plan.memory.stop.clone() else { return };
-        if !pod.started {
+        // One that has not started has nothing to save, unless it is there to carry out this very end.
+        if !pod.started && !needs_end {
             return self.stopped(None);
         }
         match &stop.savepoint_request {
             Some(id) => self.stop_with_savepoint(pod, &stop, id),
-            None => self.stop_with_checkpoint(&stop),
+            None => self.stop_with_checkpoint(pod, &stop),
         }
     }
 
-    fn stop_with_checkpoint(&mut self, stop: &Stop) {
+    fn stop_with_checkpoint(&mut self, pod: &PodFacts, stop: &Stop) {
         let now = self.facts.now;
         let saves = self.has_run() && stop.cause != StopCause::RollBack;
         let timeout = self.spec().and_then(|spec| spec.checkpointing.as_ref()).filter(|_| saves);
-        let deadline = stop.since.plus(timeout.map_or(STOP_TIMEOUT, |checkpointing| checkpointing.timeout));
+        // A JobManager that only came to end the ledger has the whole time too.
+        let since = if self.needs_terminal_entry(stop) { stop.since.max(pod.created_at) } else { stop.since };
+        let deadline = since.plus(timeout.map_or(STOP_TIMEOUT, |checkpointing| checkpointing.timeout));
         if now >= deadline {
             if self.needs_terminal_entry(stop) {
                 let message = "the JobManager did not end in time, and its ledger must say that it has".to_owned();
@@ -270,7 +273,7 @@ impl Planner<'_> {
             return self.stopped(None);
         }
         self.plan.command = self.facts.connected.then_some(Command::Stop);
-        self.wake_at(deadline.min(now.plus(STOP_AGAIN)));
+        self.wait_for_end(deadline);
         self.tell_stopping(stop, "the JobManager was asked to stop after a last checkpoint");
     }
 
@@ -299,8 +302,16 @@ impl Planner<'_> {
             None if self.facts.connected => self.plan.command = Some(savepoint_command(id, timeout)),
             _ => {}
         }
-        self.wake_at(deadline.min(now.plus(STOP_AGAIN)));
+        self.wait_for_end(deadline);
         self.tell_stopping(stop, "the JobManager was asked to stop with a savepoint");
+    }
+
+    /// Meanwhile a lost TaskManager is replaced: a last snapshot needs all tasks.
+    fn wait_for_end(&mut self, deadline: Timestamp) {
+        if self.has_run() {
+            self.keep_task_managers();
+        }
+        self.wake_at(deadline.min(self.facts.now.plus(STOP_AGAIN)));
     }
 
     fn savepoint_timeout(&self) -> TimeSpan {

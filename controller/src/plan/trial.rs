@@ -54,7 +54,9 @@ impl Planner<'_> {
         let interval =
             self.spec().and_then(|spec| spec.checkpointing.as_ref()).map(|checkpointing| checkpointing.interval);
         if interval.is_some_and(|interval| interval > self.facts.lifecycle.stability.duration) {
-            let id = format!("stability-{generation}-{attempt}-{completed}");
+            // Another id after one that failed: what was asked for once is not asked for again.
+            let failed = self.facts.report.as_ref().map_or(0, |report| report.failed_checkpoints);
+            let id = format!("stability-{generation}-{attempt}-{completed}-{failed}");
             self.plan.command = Some(Command::TriggerCheckpoint { id });
         }
     }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 /// Where checkpoints go when neither the manifest nor the command line names a place.
 const DEFAULT_CHECKPOINT_DIRECTORY: &str = "sluice-checkpoints";
 
-/// How long a stop may take beyond the timeout of its checkpoint; without checkpoints, at all.
+/// How long a stop may take beyond the timeouts of its checkpoints; without checkpoints, at all.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 /// What a shell reports of a process that SIGINT ended.
@@ -223,7 +223,8 @@ pub(crate) async fn drive(run: LocalRun, switches: &Switches) -> Result<End, Com
 /// How long a stop may take: a store that takes nothing, such as a full disk, would hold it up for ever.
 fn stop_timeout(run: &LocalRun) -> Duration {
     let checkpoint = run.options.checkpointing.as_ref().map(|checkpointing| checkpointing.timeout);
-    checkpoint.map_or(Duration::ZERO, |timeout| Duration::from_millis(timeout.0)) + STOP_MARGIN
+    // Its own checkpoint may have to wait for one that is under way.
+    checkpoint.map_or(Duration::ZERO, |timeout| Duration::from_millis(timeout.0) * 2) + STOP_MARGIN
 }
 
 /// Says how it ended; `resume` is the command that goes on.

@@ -82,6 +82,7 @@ pub struct TaskManagerArgs {
 /// Runs a TaskManager until its job ends, its JobManager refuses it, or cannot be found any more.
 ///
 /// Must be called within a tokio runtime.
+///
 /// Once `leave` becomes true it moves its tasks elsewhere, after a checkpoint where time allows, and ends.
 pub async fn run_task_manager(args: TaskManagerArgs, leave: watch::Receiver<bool>) -> ExitRecord {
     let record = run(&args, leave).await.unwrap_or_else(|failure| edge::exit_of_failure(&failure));

@@ -173,7 +173,7 @@ impl CheckpointCoordinator {
     /// When to call [`Self::tick`] next.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Timestamp> {
-        let expiries = self.pending.values().filter_map(|one| self.expiry(one));
+        let expiries = self.pending.values().filter_map(Self::expiry);
         expiries.chain(self.next_trigger().map(|(at, _)| at)).chain(self.held_up_until()).min()
     }
 
@@ -277,6 +277,12 @@ impl CheckpointCoordinator {
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// The last one that was triggered.
+    #[must_use]
+    pub const fn last_triggered(&self) -> CheckpointId {
+        self.last_id
     }
 
     /// Obeys other options from now on; checkpoints under way keep theirs.

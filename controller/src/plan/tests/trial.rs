@@ -160,6 +160,16 @@ fn a_failed_revision_is_rolled_back_at_once_and_told_until_the_next_edit() {
 }
 
 #[test]
+fn a_rollback_goes_back_to_the_state_of_the_job_not_to_where_its_spec_once_came_from() {
+    let mut facts = on_trial(NOW);
+    facts.stable = restoring(1).ok().map(|program| program.spec);
+    exit(&mut facts, ExitKind::UserError);
+    let back = plan(&facts);
+    assert_eq!((&back.spec, back.memory.revision), (&facts.stable, 3));
+    assert_eq!(directive(&back), json!({"id": "3-1", "seen": 20, "start": "resumeLatest"}));
+}
+
+#[test]
 fn a_nonce_tries_the_given_up_spec_again() {
     let facts = rolled_back();
     let mut job = job();
@@ -254,7 +264,7 @@ fn a_checkpoint_that_its_interval_makes_rare_is_asked_for() {
         spec.checkpointing.as_mut().expect("is there").interval = rare;
     }
     let asks = plan(&facts);
-    assert_eq!(asks.command, Some(Command::TriggerCheckpoint { id: "stability-2-1-0".to_owned() }));
+    assert_eq!(asks.command, Some(Command::TriggerCheckpoint { id: "stability-2-1-0-0".to_owned() }));
     facts.now = seconds(29);
     assert_eq!(plan(&facts).command, None);
 }

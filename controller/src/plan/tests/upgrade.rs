@@ -182,9 +182,27 @@ fn a_job_manager_lost_during_its_savepoint_is_followed_by_one_that_carries_it_ou
     assert_eq!(directive(&next)["start"], "continue");
     assert_eq!(next.memory.stop.as_ref().and_then(|stop| stop.savepoint_request.as_deref()), Some("upgrade-1-1"));
 
+    // While its pod starts, it is waited for.
+    let mut starting = after(&facts, &next);
+    job_manager(&mut starting).started = false;
+    starting.report = None;
+    let waits = plan(&starting);
+    assert_eq!((created(&waits), waits.memory.revision), (vec![], 1), "nothing is skipped");
+    assert!(waits.delete.is_empty() && waits.wake_at.is_some());
+
     // By the fallback the new revision starts at once.
     facts.lifecycle.upgrade.fallback = UpgradeFallback::LastState;
     assert_eq!(plan(&facts).memory.revision, 2);
+}
+
+#[test]
+fn a_task_manager_lost_during_a_savepoint_is_replaced() {
+    let facts = by_savepoint();
+    let mut facts = after(&facts, &plan(&facts));
+    facts.pods.retain(|pod| pod.role != TM(0));
+    let replaced = plan(&facts);
+    assert_eq!(created(&replaced), [(1, TM(2))]);
+    assert_eq!(replaced.memory.stop, facts.memory.stop);
 }
 
 #[test]

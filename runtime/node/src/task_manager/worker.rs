@@ -108,7 +108,7 @@ struct Link {
     registered: bool,
     heard: Instant,
     heartbeat_timeout: Duration,
-    /// Whether the JobManager knows that this process leaves.
+    /// Whether the JobManager was told that this process leaves.
     leaving: bool,
 }
 
@@ -253,9 +253,8 @@ impl Worker {
                 () = told(&mut self.leave), if !link.leaving => {
                     info!(within = %LEAVE_WITHIN, "told to leave");
                     link.leaving = true;
-                    if link.registered {
-                        link.send(FromTaskManager::Leaving { within: LEAVE_WITHIN });
-                    }
+                    // It comes behind the registration, also when that was not answered yet.
+                    link.send(FromTaskManager::Leaving { within: LEAVE_WITHIN });
                 }
                 _ = ticks.tick() => {
                     if let Some(message) = link.silence() {

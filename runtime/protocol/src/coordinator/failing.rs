@@ -12,16 +12,16 @@ use crate::time::{TimeSpan, Timestamp};
 const FIRST_PAUSE: TimeSpan = TimeSpan::from_millis(100);
 
 impl CheckpointCoordinator {
-    pub(super) fn expiry(&self, one: &Pending) -> Option<Timestamp> {
+    pub(super) fn expiry(one: &Pending) -> Option<Timestamp> {
         let expires = one.stage != Stage::Appending { given_up: true };
-        expires.then(|| one.triggered_at.plus(self.settings.timeout))
+        expires.then(|| one.triggered_at.plus(one.timeout))
     }
 
     pub(super) fn expire(&mut self, now: Timestamp) -> Vec<Output> {
         let due: Vec<_> = self
             .pending
             .iter()
-            .filter(|(_, one)| self.expiry(one).is_some_and(|at| at <= now))
+            .filter(|(_, one)| Self::expiry(one).is_some_and(|at| at <= now))
             .map(|(id, _)| *id)
             .collect();
         let mut outputs = Vec::new();
@@ -32,7 +32,7 @@ impl CheckpointCoordinator {
                 self.held_since.get_or_insert(now);
                 outputs.push(Output::GiveUp(id));
             } else {
-                let failure = expired(id, one, self.settings.timeout);
+                let failure = expired(id, one);
                 // Behind the last row it waits only for queues to empty. Tasks that ran again would fill them with the
                 // same rows, and so for ever.
                 let counts = !(self.input_ended && one.stage == Stage::Collecting && one.ends == Ends::None);

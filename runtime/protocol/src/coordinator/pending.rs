@@ -4,6 +4,7 @@ use super::{Aborted, PendingSavepoint};
 use crate::failure::{Failure, Fault};
 use crate::ids::{CheckpointId, SubtaskId};
 use crate::ledger::Ends;
+use crate::message::{Alignment, Barrier};
 use crate::state::SubtaskState;
 use crate::time::{TimeSpan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) triggered_at: Timestamp,
+    /// As it was obeyed when this one was triggered.
+    pub(super) timeout: TimeSpan,
+    pub(super) alignment: Alignment,
     pub(super) base: Option<CheckpointId>,
     pub(super) ends: Ends,
     pub(super) missing: BTreeSet<SubtaskId>,
@@ -29,14 +33,23 @@ pub(super) enum Stage {
 
 impl Pending {
     pub(super) fn new(
-        triggered_at: Timestamp,
-        base: Option<CheckpointId>,
-        ends: Ends,
+        barrier: &Barrier,
+        timeout: TimeSpan,
         missing: BTreeSet<SubtaskId>,
         savepoint: Option<PendingSavepoint>,
     ) -> Self {
-        let (states, savepoint_states) = (BTreeMap::new(), BTreeMap::new());
-        Self { triggered_at, base, ends, missing, states, savepoint, savepoint_states, stage: Stage::Collecting }
+        Self {
+            triggered_at: barrier.triggered_at,
+            timeout,
+            alignment: barrier.alignment,
+            base: barrier.base,
+            ends: barrier.ends,
+            missing,
+            states: BTreeMap::new(),
+            savepoint,
+            savepoint_states: BTreeMap::new(),
+            stage: Stage::Collecting,
+        }
     }
 
     pub(super) fn aborted(self, id: CheckpointId, failure: Option<Failure>) -> Aborted {
@@ -48,7 +61,8 @@ impl Pending {
     }
 }
 
-pub(super) fn expired(id: CheckpointId, one: &Pending, timeout: TimeSpan) -> Failure {
+pub(super) fn expired(id: CheckpointId, one: &Pending) -> Failure {
+    let timeout = one.timeout;
     let waits_for = match one.missing.first() {
         Some(first) => format!("{} subtasks did not acknowledge, the first is {first}", one.missing.len()),
         None => "its _metadata could not be written".to_owned(),

@@ -41,7 +41,7 @@ impl CheckpointCoordinator {
     }
 
     /// How many may be under way already. None is triggered behind one that ends the job or a savepoint: entries stand in
-    /// the order of ids (K2).
+    /// the order of ids (K2). Nor behind an unaligned one (K5), whatever options are obeyed since.
     fn has_room(&self, wish: Wish) -> bool {
         if self.overlapping_savepoints && matches!(wish, Wish::Savepoint(_)) {
             return !self.pending.values().any(|one| one.savepoint.is_some());
@@ -52,7 +52,8 @@ impl CheckpointCoordinator {
             Wish::Savepoint(ends) => ends != Ends::None || self.excludes_savepoints(),
         };
         let room = if goes_alone { 1 } else { self.settings.effective_max_concurrent() as usize };
-        let is_last = |one: &Pending| one.ends != Ends::None || one.savepoint.is_some();
+        let is_unaligned = |one: &Pending| matches!(one.alignment, Alignment::Unaligned { .. });
+        let is_last = |one: &Pending| one.ends != Ends::None || one.savepoint.is_some() || is_unaligned(one);
         self.pending.len() < room && !self.pending.values().any(is_last)
     }
 
@@ -87,7 +88,7 @@ impl CheckpointCoordinator {
         self.drained |= savepoint.is_some() && ends == Ends::Finish;
         let directory = savepoint.as_ref().map(|savepoint| savepoint.directory.as_str().into());
         let barrier = Barrier { alignment, ends, savepoint: directory, ..Barrier::aligned(id, now, self.base) };
-        self.pending.insert(id, Pending::new(now, self.base, ends, self.tasks.clone(), savepoint));
+        self.pending.insert(id, Pending::new(&barrier, self.settings.timeout, self.tasks.clone(), savepoint));
         Output::Trigger(barrier)
     }
 }

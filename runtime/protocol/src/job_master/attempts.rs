@@ -260,6 +260,9 @@ impl JobMaster {
         subtask: Option<SubtaskId>,
     ) {
         let Some(run) = self.execution.as_ref().map(|execution| execution.run) else { return };
+        if self.explains(&failure) {
+            return self.move_tasks(failure.message);
+        }
         let record = FailureRecord { at: self.now, run, task_manager, subtask, failure: failure.clone() };
         self.note_failure(record);
         if matches!(self.phase, Phase::Ending(_)) {

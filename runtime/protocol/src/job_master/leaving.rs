@@ -3,13 +3,15 @@
 
 use super::task_managers::Leaving;
 use super::{JobMaster, Phase, SessionId};
+use crate::coordinator::CheckpointCoordinator;
 use crate::failure::{Failure, Fault};
 use crate::ledger::Ends;
 use crate::time::{TimeSpan, Timestamp};
 
 impl JobMaster {
     pub(super) fn on_leaving(&mut self, session: SessionId, within: TimeSpan) {
-        let after = self.journal.fold.latest().map(|latest| latest.key.id);
+        // One that was triggered before saves less than the one that is asked for now.
+        let after = self.coordinator.as_ref().map(CheckpointCoordinator::last_triggered);
         if !self.task_managers.leave(session, Leaving { until: self.now.plus(within), after }) || !self.hosts(session) {
             return;
         }
@@ -30,7 +32,7 @@ impl JobMaster {
             return;
         }
         let latest = self.journal.fold.latest().map(|latest| latest.key.id);
-        let is_saved = |leaving: &Leaving| self.coordinator.is_none() || latest > leaving.after;
+        let is_saved = |leaving: &Leaving| latest > leaving.after;
         let has_room = self.task_managers.lasting_slots() >= self.config.graph.slots_needed() as usize;
         let is_due = |leaving: &Leaving| (has_room && is_saved(leaving)) || leaving.until <= self.now;
         let Some((name, _)) = self.leaving().find(|(_, leaving)| is_due(leaving)) else { return };
@@ -44,10 +46,16 @@ impl JobMaster {
         self.prepare_restart(Failure::restart("TaskManagerLeft", Fault::External, message), self.now);
     }
 
-    /// Whether tasks are at work that may be moved: not once the job ends.
+    /// Whether tasks are at work that may be moved: not once the job ends, and not without checkpoints, where tasks that
+    /// run again repeat all results. Those stay until their process goes, and the restart strategy decides.
     pub(super) fn may_move(&self) -> bool {
         let at_work = matches!(self.phase, Phase::Deploying | Phase::Running) && self.execution.is_some();
-        at_work && !self.is_ending() && self.journal.fold.ending == Ends::None
+        at_work && self.coordinator.is_some() && !self.is_ending() && self.journal.fold.ending == Ends::None
+    }
+
+    /// Whether what failed may be blamed on one that leaves: its peers may notice its end before its session does.
+    pub(super) fn explains(&self, failure: &Failure) -> bool {
+        failure.fault == Fault::External && self.may_move() && self.leaving().next().is_some()
     }
 
     fn hosts(&self, session: SessionId) -> bool {

@@ -259,6 +259,9 @@ impl JobMaster {
             let message = "the savepoint that the job was to drain with failed, and its sources have ended: the tasks run \
                            again from the latest checkpoint";
             self.cancel_execution();
+            if self.is_ending() {
+                return self.end_after_failure();
+            }
             self.prepare_restart(Failure::restart("DrainFailed", Fault::External, message), self.now);
         }
     }

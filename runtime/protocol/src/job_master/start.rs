@@ -321,7 +321,8 @@ impl JobMaster {
             return self.status.notices.retain(|notice| notice.reason != STARTS_EMPTY);
         }
         let message = format!(
-            "operators that {place} does not hold start without state: {new}. If they are to take over the state of an              operator of the program before, give them its id"
+            "operators that {place} does not hold start without state: {new}. If they are to take over the state of an \
+             operator of the program before, give them its id"
         );
         self.set_notice(STARTS_EMPTY, message);
     }

@@ -25,7 +25,7 @@ const ROWS_BUFFER: u64 = 64 << 20;
 /// The same where a process has many tables.
 const LEAST_ROWS_BUFFER: u64 = 16 << 20;
 
-/// What the tables of a process share.
+/// What the first tables of a process share; many take [`LEAST_ROWS_BUFFER`] each.
 const SHARED_BUFFER: u64 = 256 << 20;
 
 /// As above, of its changes.
@@ -46,6 +46,8 @@ pub struct DiskSpace {
     database: Option<Database>,
     directory: PathBuf,
     next: AtomicU64,
+    /// Tables that are open.
+    tables: AtomicU64,
     /// Held until the directory is removed.
     _lock: File,
 }
@@ -83,7 +85,13 @@ impl DiskSpace {
             .worker_threads(WORKERS)
             .open()
             .map_err(|error| unusable(&error))?;
-        Ok(Arc::new(Self { database: Some(database), directory, next: AtomicU64::new(0), _lock: lock }))
+        Ok(Arc::new(Self {
+            database: Some(database),
+            directory,
+            next: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+            _lock: lock,
+        }))
     }
 
     /// Where it is.
@@ -128,7 +136,7 @@ pub(super) struct Keyspaces {
     /// Periods whose changes nobody needs.
     garbage: Mutex<Vec<u64>>,
     /// Dropped last.
-    _space: Arc<DiskSpace>,
+    space: Arc<DiskSpace>,
 }
 
 impl fmt::Debug for Keyspaces {
@@ -145,9 +153,10 @@ impl Keyspaces {
             let options = || KeyspaceCreateOptions::default().max_memtable_size(buffer).manual_journal_persist(true);
             database.keyspace(&format!("{kind}-{number}"), options).map_err(failed)
         };
-        let buffer = (SHARED_BUFFER / (number + 1)).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
+        let tables = space.tables.fetch_add(1, Ordering::Relaxed) + 1;
+        let buffer = (SHARED_BUFFER / tables).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
         let (rows, changes) = (make("rows", buffer)?, make("changes", CHANGES_BUFFER)?);
-        Ok(Self { rows, changes, database, garbage: Mutex::default(), _space: Arc::clone(space) })
+        Ok(Self { rows, changes, database, garbage: Mutex::default(), space: Arc::clone(space) })
     }
 
     pub(super) fn writes(&self) -> OwnedWriteBatch {
@@ -184,6 +193,7 @@ impl Keyspaces {
 
 impl Drop for Keyspaces {
     fn drop(&mut self) {
+        self.space.tables.fetch_sub(1, Ordering::Relaxed);
         // A keyspace that cannot be removed goes with the directory.
         let _ = self.database.delete_keyspace(self.rows.clone());
         let _ = self.database.delete_keyspace(self.changes.clone());

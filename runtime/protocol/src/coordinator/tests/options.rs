@@ -304,3 +304,19 @@ fn row_savepoint_is_given_up_unless_its_entry_is_under_way() {
     assert!(coordinator.appending(CheckpointId(9)).is_some());
     assert_eq!(coordinator.withdraw_savepoint("r", &declined(), Timestamp(2000)), None, "K4: only the ledger decides");
 }
+
+#[test]
+fn options_that_are_taken_over_leave_what_is_under_way_alone() {
+    let mut coordinator = active(with(serde_json::json!({"timeout": "10m"})));
+    assert_eq!(triggered(&coordinator.tick(Timestamp(1000))), [8]);
+    coordinator.reconfigure(with(serde_json::json!({"timeout": "5s"})), Timestamp(2000));
+    assert!(coordinator.tick(Timestamp(100_000)).is_empty(), "it has the ten minutes that it began with");
+
+    let mut coordinator = active(with(serde_json::json!({"unaligned": true})));
+    assert_eq!(triggered(&coordinator.tick(Timestamp(1000))), [8]);
+    coordinator.reconfigure(with(serde_json::json!({"maxConcurrent": 2})), Timestamp(2000));
+    assert!(coordinator.tick(Timestamp(5000)).is_empty(), "nothing goes behind an unaligned one (K5)");
+    complete(&mut coordinator, 8, 6000);
+    assert_eq!(triggered(&coordinator.tick(Timestamp(6000))), [9]);
+    assert_eq!(triggered(&coordinator.tick(Timestamp(7000))), [10], "two aligned ones");
+}

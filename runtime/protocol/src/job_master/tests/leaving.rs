@@ -1,6 +1,7 @@
 //! TaskManagers that are told to leave.
 
 use super::bench::{Bench, config, no_checkpoints};
+use crate::failure::{Failure, Fault};
 use crate::ids::CheckpointId;
 use crate::message::{FromTaskManager, ToTaskManager};
 use crate::status::JobState;
@@ -43,13 +44,35 @@ fn when_its_time_is_up_or_it_is_gone_earlier_nothing_is_counted_either() {
     late.pass(1000);
     assert_eq!((late.state(), late.status().failed_attempts), (JobState::Restarting, 0));
 
-    let mut gone = Bench::running(no_checkpoints(1));
+    let mut gone = Bench::running(config(1));
     leave(&mut gone, 1);
     gone.event(crate::job_master::Event::SessionClosed { session: crate::job_master::SessionId(1) });
     assert_eq!(gone.status().failed_attempts, 0);
     gone.register(2);
     gone.pass(1000);
     assert_eq!((gone.state(), gone.status().attempt.0), (JobState::Running, 2));
+}
+
+/// Tasks that run again without a checkpoint would repeat all results.
+#[test]
+fn without_checkpoints_tasks_stay_until_the_process_goes_and_the_strategy_decides() {
+    let mut bench = Bench::running(no_checkpoints(1));
+    leave(&mut bench, 1);
+    bench.register(2);
+    bench.pass(21_000);
+    assert_eq!(outcome(&bench), (JobState::Running, 1, 0, None));
+    bench.event(crate::job_master::Event::SessionClosed { session: crate::job_master::SessionId(1) });
+    bench.pass(1000);
+    assert_eq!((bench.state(), bench.status().attempt.0), (JobState::Failed, 1));
+}
+
+/// Its peers may notice that its connections break before its session ends.
+#[test]
+fn what_breaks_at_its_peers_is_not_counted_either() {
+    let mut bench = Bench::running(config(1));
+    leave(&mut bench, 1);
+    bench.fail_task(Failure::restart("ConnectionLost", Fault::External, "the peer is gone"));
+    assert_eq!((bench.state(), bench.status().failed_attempts), (JobState::Restarting, 0));
 }
 
 #[test]
