@@ -13,11 +13,12 @@ use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
-use sluice_protocol::state::{KeyedStateKind, StateData};
+use sluice_protocol::state::StateData;
 use sluice_protocol::{CheckpointId, Generation, ProcessId, Run, SubtaskId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+mod files;
 mod savepoints;
 
 /// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
@@ -378,39 +379,6 @@ impl Check {
             .all(|(key, (count, sum))| counts.get(key).is_some_and(|found| found.0 >= *count && found.1 >= *sum))
     }
 
-    /// Remembers the files of a completed checkpoint, and how many deltas are among them.
-    fn note_files(&mut self, entry: &Entry, id: CheckpointId, store: &ObjectStore) -> Result<(), String> {
-        let generation = entry.generation;
-        let directory = self.paths.checkpoint_directory(generation, id);
-        let key = self.paths.metadata(generation, id);
-        let bytes = store.get(&key).ok_or_else(|| format!("K2: {key} is missing when its entry stands"))?;
-        let metadata = Metadata::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
-        let handles = metadata.operators.iter().flat_map(|operator| &operator.keyed);
-        self.coverage.deltas += handles.filter(|handle| handle.kind == KeyedStateKind::Delta).count() as u64;
-        let files: BTreeSet<String> = metadata.files(&directory).collect();
-        self.check_files(id, metadata.run, &files)?;
-        self.files.insert(directory.clone(), files);
-        self.completed.insert(id, directory);
-        Ok(())
-    }
-
-    /// A checkpoint refers only to files of its base and of its own attempt, so to none of a foreign snapshot (K6, K7).
-    fn check_files(&self, id: CheckpointId, run: Run, files: &BTreeSet<String>) -> Result<(), String> {
-        let base = self.bases.get(&(run.generation.0, id)).copied().flatten();
-        let of_base = base.and_then(|base| self.files.get(self.completed.get(&base)?));
-        // Their names hold checkpoint and run (K2).
-        let is_own = |file: &String| {
-            let name = file.rsplit('/').next().unwrap_or_default();
-            self.paths.parse_shared(file).is_some() && name.split('-').nth(1) == Some(&run.to_string())
-        };
-        match files.iter().find(|file| !is_own(file) && of_base.is_none_or(|of_base| !of_base.contains(*file))) {
-            None => Ok(()),
-            Some(file) => Err(format!(
-                "K6: checkpoint {id} of run {run} refers to {file}, which is neither its own nor of its base {base:?}"
-            )),
-        }
-    }
-
     /// A start says that it found the ledger beyond m, at this entry.
     ///
     /// # Errors
@@ -429,39 +397,6 @@ impl Check {
         self.finished.insert((run, subtask));
     }
 
-    /// A delete is about to take effect.
-    ///
-    /// # Errors
-    /// When the object must stay.
-    pub fn on_delete(&mut self, key: &str) -> Result<(), String> {
-        let fold = self.fold();
-        if let Some(number) = self.paths.parse_ledger_entry(key) {
-            if number >= fold.trimmed_below || self.first_entries.contains(&number) {
-                return Err(format!("L4: entry {number} is removed, the bound is {}", fold.trimmed_below));
-            }
-            self.coverage.trimmed += 1;
-        }
-        let directories =
-            fold.retained.iter().map(|one| self.paths.checkpoint_directory(one.key.generation, one.key.id));
-        // When the job has ended, nothing restarts any more.
-        let restore = self.restore.clone().filter(|_| !fold.state.is_terminal());
-        for directory in directories.chain(restore) {
-            if self.files.get(&directory).is_some_and(|files| files.contains(key)) {
-                return Err(format!("K6: {key} is removed, but {directory} refers to it"));
-            }
-        }
-        if let Some((generation, id)) = self.paths.parse_checkpoint(key) {
-            let is_retained = fold.retained.iter().any(|one| (one.key.generation, one.key.id) == (generation, id));
-            let directory = self.paths.checkpoint_directory(generation, id);
-            // When the job has ended, nothing restarts any more.
-            let is_restore = !fold.state.is_terminal() && self.restore.as_deref() == Some(directory.as_str());
-            if is_retained || is_restore {
-                return Err(format!("K6: {key} is removed, but checkpoint {id} is retained"));
-            }
-        }
-        self.check_savepoint_delete(key)
-    }
-
     /// A process says that it was superseded: somebody must have done it (L2, L3).
     ///
     /// # Errors
@@ -472,35 +407,6 @@ impl Check {
             return Ok(());
         }
         Err(format!("L2: generation {generation} says that it was superseded, but nobody has appended after it"))
-    }
-
-    /// Some time after the job has ended, and its last JobManager had the time to clean up: the store holds what the
-    /// ledger reaches, and else only what was uploaded after that JobManager had looked (K6).
-    ///
-    /// # Errors
-    /// What nobody removed.
-    pub fn on_quiet(&mut self, store: &ObjectStore) -> Result<(), String> {
-        let fold = self.fold();
-        let retained: BTreeSet<_> = fold.retained.iter().map(|one| (one.key.generation, one.key.id)).collect();
-        let directories = retained.iter().map(|(generation, id)| self.paths.checkpoint_directory(*generation, *id));
-        let referred_to: BTreeSet<&String> =
-            directories.filter_map(|directory| self.files.get(&directory)).flatten().collect();
-        let swept_at = self.swept_at.unwrap_or(u64::MAX);
-        for key in store.keys().filter(|key| self.paths.parse_ledger_entry(key).is_none()) {
-            let of_retained = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
-            let is_reached = of_retained || referred_to.contains(key);
-            let (is_reached, swept_at) = match savepoints::parse(key) {
-                Some(of) => {
-                    (fold.savepoints.iter().any(|one| one.key == of), self.savepoints_swept_at.unwrap_or(u64::MAX))
-                }
-                None => (is_reached, swept_at),
-            };
-            if !is_reached && self.puts.get(key).is_none_or(|put| *put <= swept_at) {
-                return Err(format!("K6: nobody has removed {key}, the ledger reaches {retained:?}"));
-            }
-        }
-        self.coverage.swept += 1;
-        Ok(())
     }
 
     /// The job says that it has finished: the last checkpoint holds everything, retained ones can be read.
