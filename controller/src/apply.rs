@@ -2,7 +2,7 @@
 
 use crate::build::{build_disruption_budget, build_pod, build_program, build_service, names};
 use crate::context::Context;
-use crate::plan::{Plan, PodReference};
+use crate::plan::{ObjectIdentity, Plan};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -10,7 +10,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use sluice_crds::{Problem, StreamJob, StreamJobStatus};
+use sluice_crds::{Problem, StreamJob};
 use sluice_protocol::Generation;
 use sluice_protocol::job_master::Command;
 use std::fmt::Debug;
@@ -86,7 +86,7 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
         create_owned(client, &namespace, job, &config_map).await?;
     }
     for pod in delete {
-        delete_pod(client, &namespace, pod).await?;
+        delete_exactly::<Pod>(client, &namespace, pod).await?;
     }
     if let Some(generation) = service {
         apply_object(client, &namespace, &build_service(job, *generation)).await?;
@@ -124,24 +124,30 @@ fn request_id(command: &Command, generation: Generation) -> String {
     }
 }
 
-/// Puts or removes the finalizer: of the StreamJob as it was read, so that what others put meanwhile stays.
+/// Puts or removes a finalizer: of the object as it was read, so that what others put meanwhile stays.
 ///
 /// # Errors
-/// The API server refuses or does not answer; a StreamJob that is gone is no error.
-pub async fn write_finalizers(client: &Client, job: &StreamJob, put: bool) -> Result<(), ApplyError> {
-    let name = job.name_any();
-    let mut finalizers: Vec<_> = job.finalizers().iter().filter(|one| *one != names::FINALIZER).cloned().collect();
-    if put {
-        finalizers.push(names::FINALIZER.to_owned());
-    }
-    let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
-    let jobs = Api::<StreamJob>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
+/// The API server refuses or does not answer; an object that is gone is no error.
+pub(crate) async fn write_finalizer<K>(
+    client: &Client,
+    object: &K,
+    finalizer: &str,
+    put: bool,
+) -> Result<(), ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let (kind, name) = (K::kind(&()), object.name_any());
+    let others = object.finalizers().iter().map(String::as_str).filter(|one| *one != finalizer);
+    let finalizers: Vec<_> = others.chain(put.then_some(finalizer)).collect();
+    let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
+    let api = Api::<K>::namespaced(client.clone(), &object.namespace().unwrap_or_default());
     let parameters = PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
-    match jobs.patch_metadata(&name, &parameters, &Patch::Merge(&patch)).await {
+    match api.patch_metadata(&name, &parameters, &Patch::Merge(&patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         written => written
             .map(drop)
-            .map_err(|source| ApplyError::Api { action: format!("write the finalizers of {name}"), source }),
+            .map_err(|source| ApplyError::Api { action: format!("write the finalizers of {kind} {name}"), source }),
     }
 }
 
@@ -149,17 +155,20 @@ pub async fn write_finalizers(client: &Client, job: &StreamJob, put: bool) -> Re
 ///
 /// # Errors
 /// The API server refuses or does not answer.
-pub async fn write_status(client: &Client, job: &StreamJob, status: &StreamJobStatus) -> Result<StreamJob, ApplyError> {
-    let name = job.name_any();
+pub(crate) async fn write_status<K>(client: &Client, object: &K, status: &impl Serialize) -> Result<K, ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let (kind, name) = (K::kind(&()), object.name_any());
     let patch = json!({
-        "apiVersion": StreamJob::api_version(&()),
-        "kind": StreamJob::kind(&()),
-        "metadata": {"name": name, "resourceVersion": job.resource_version()},
+        "apiVersion": K::api_version(&()),
+        "kind": kind,
+        "metadata": {"name": name, "resourceVersion": object.resource_version()},
         "status": status,
     });
-    let jobs = Api::<StreamJob>::namespaced(client.clone(), &job.namespace().unwrap_or_default());
-    let written = jobs.patch_status(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&patch)).await;
-    written.map_err(|source| ApplyError::Api { action: format!("write the status of {name}"), source })
+    let api = Api::<K>::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+    let written = api.patch_status(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&patch)).await;
+    written.map_err(|source| ApplyError::Api { action: format!("write the status of {kind} {name}"), source })
 }
 
 /// Creates an object of a StreamJob, unless it is there.
@@ -205,12 +214,19 @@ where
     applied.map(drop).map_err(|source| ApplyError::Api { action: format!("apply {kind} {name}"), source })
 }
 
-/// Deletes exactly this pod (C2): one of the same name with another uid is left alone.
-async fn delete_pod(client: &Client, namespace: &str, pod: &PodReference) -> Result<(), ApplyError> {
-    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+/// Deletes exactly this object (C2): one of the same name with another uid is left alone.
+pub(crate) async fn delete_exactly<K>(
+    client: &Client,
+    namespace: &str,
+    object: &ObjectIdentity,
+) -> Result<(), ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let preconditions = Preconditions { uid: Some(object.uid.clone()), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let deleted = Api::<Pod>::namespaced(client.clone(), namespace).delete(&pod.name, &parameters).await;
-    ignore_gone(deleted.map(drop), || format!("delete pod {}", pod.name))
+    let deleted = Api::<K>::namespaced(client.clone(), namespace).delete(&object.name, &parameters).await;
+    ignore_gone(deleted.map(drop), || format!("delete {} {}", K::kind(&()), object.name))
 }
 
 async fn delete_program(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
@@ -220,7 +236,7 @@ async fn delete_program(client: &Client, namespace: &str, name: &str) -> Result<
 }
 
 /// 404: gone already. 409: another object has that name now.
-pub(crate) fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> Result<(), ApplyError> {
+fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> Result<(), ApplyError> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other.map_err(|source| ApplyError::Api { action: action(), source }),

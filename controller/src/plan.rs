@@ -43,7 +43,7 @@ pub struct Plan {
     /// The frozen spec that pods are built from.
     pub spec: Option<StreamJobSpec>,
     /// Pods to delete.
-    pub delete: Vec<PodReference>,
+    pub delete: Vec<ObjectIdentity>,
     /// ConfigMaps of revisions that nothing runs any more.
     pub delete_programs: Vec<String>,
     /// What to ask of the JobManager of `memory.generation`.
@@ -109,9 +109,9 @@ pub struct PodPlan {
     pub image: String,
 }
 
-/// A pod to delete: exactly this one, not another of the same name.
+/// An object to delete: exactly this one, not another of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodReference {
+pub struct ObjectIdentity {
     /// Name.
     pub name: String,
     /// uid.
@@ -312,8 +312,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn reference(pod: &PodFacts) -> PodReference {
-    PodReference { name: pod.name.clone(), uid: pod.uid.clone() }
+fn reference(pod: &PodFacts) -> ObjectIdentity {
+    ObjectIdentity { name: pod.name.clone(), uid: pod.uid.clone() }
 }
 
 /// Whether a reason is one of validation's: those go away without a change of the spec when a ConfigMap appears.

@@ -1,6 +1,6 @@
 //! One pass over one StreamJob: the steps in their order, and what happens when one fails.
 
-use crate::apply::{ApplyError, apply, write_finalizers, write_status};
+use crate::apply::{ApplyError, apply, write_finalizer, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Rejection};
@@ -13,6 +13,7 @@ use crate::watches::WatchedJob;
 use kube::Resource;
 use kube::runtime::controller::Action;
 use sluice_crds::{StreamJob, StreamJobState};
+use sluice_protocol::Timestamp;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,10 @@ use tokio::time::Instant;
 const RESYNC: Duration = Duration::from_secs(300);
 /// A pass that takes longer is given up and tried again.
 const PASS: Duration = Duration::from_secs(60);
-/// After facts could not be read.
-const RETRY: Duration = Duration::from_secs(5);
+/// After a failure that has no longer waits of its own.
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
 /// After a conflict: the cache is about to catch up.
-const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+pub(crate) const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
@@ -115,12 +116,12 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     match plan.finalizer {
         // The StreamJob that comes back with it makes the next pass.
         Some(Finalizer::Put) => {
-            write_finalizers(&context.client, job, true).await?;
+            write_finalizer(&context.client, job, names::FINALIZER, true).await?;
             return Ok(Action::await_change());
         }
         Some(Finalizer::Remove) => {
             apply(context, job, &plan).await?;
-            write_finalizers(&context.client, job, false).await?;
+            write_finalizer(&context.client, job, names::FINALIZER, false).await?;
             return Ok(Action::await_change());
         }
         None => {}
@@ -145,7 +146,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         }
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
-    Ok(next_pass(&facts, &plan, due))
+    Ok(next_pass_of(&facts, &plan, due))
 }
 
 /// Writes statuses of one pass, each over the one before.
@@ -158,7 +159,7 @@ struct StatusWriter<'a> {
 impl StatusWriter<'_> {
     async fn write(&mut self, plan: &Plan) -> Result<(), ApplyError> {
         let status = build_status(&self.job, self.facts, plan);
-        self.job = Cow::Owned(write_status(&self.context.client, &self.job, &status).await?);
+        self.job = Cow::Owned(write_status(&self.context.client, &*self.job, &status).await?);
         self.context.metrics.count_status_write(STREAM_JOB);
         Ok(())
     }
@@ -255,7 +256,13 @@ const fn describe(state: StreamJobState) -> &'static str {
     }
 }
 
-fn next_pass(facts: &Facts, plan: &Plan, due: Due) -> Action {
+/// The time until the next pass: at `at`, or when nothing else causes one.
+pub(crate) fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
+    let wait = at.map_or(RESYNC, |at| at.since(now).as_duration().max(Duration::from_millis(10)));
+    Action::requeue(wait.min(RESYNC))
+}
+
+fn next_pass_of(facts: &Facts, plan: &Plan, due: Due) -> Action {
     let status = match due {
         Due::At(at) => Some(at),
         Due::Never | Due::Now => None,
@@ -267,9 +274,7 @@ fn next_pass(facts: &Facts, plan: &Plan, due: Due) -> Action {
         .filter_map(|pod| pod.unready_since)
         .flat_map(|since| [6, 31].map(|seconds| since.plus(sluice_protocol::TimeSpan::from_secs(seconds))));
     let unready = looks.filter(|at| *at > facts.now).min();
-    let at = [plan.wake_at, status, unready].into_iter().flatten().min();
-    let wait = at.map_or(RESYNC, |at| at.since(facts.now).as_duration().max(Duration::from_millis(10)));
-    Action::requeue(wait.min(RESYNC))
+    next_pass(facts.now, [plan.wake_at, status, unready].into_iter().flatten().min())
 }
 
 #[cfg(test)]

@@ -144,10 +144,10 @@ fn job_id(job: &WatchedJob) -> JobId {
     JobId { namespace: job.namespace().unwrap_or_default(), name: job.name_any(), uid: job.uid().unwrap_or_default() }
 }
 
-fn event_object<K>(event: Event<K>) -> Option<K> {
+pub(crate) fn event_object<K>(event: Event<K>) -> Option<K> {
     match event {
         Event::Apply(object) | Event::InitApply(object) => Some(object),
-        // A StreamJob that is gone needs no pass: Kubernetes collects what it owned.
+        // One that is gone needs no pass: Kubernetes collects what it owned.
         Event::Delete(_) | Event::Init | Event::InitDone => None,
     }
 }
@@ -159,7 +159,8 @@ fn touched<K>(event: Event<K>) -> Option<K> {
     }
 }
 
-fn owner<K: Resource>(object: &K) -> Option<Request> {
+/// A request for the StreamJob that owns an object.
+pub(crate) fn owner<K: Resource>(object: &K) -> Option<Request> {
     let owner = object.meta().owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     if owner.kind != "StreamJob" {
         return None;

@@ -140,7 +140,7 @@ fn validate_checkpointing(checkpointing: &CheckpointingSpec, problems: &mut Prob
         "spec.checkpointing.retained",
         format!("is {retained}, must be at least 1 and at most {MAX_RETAINED}: each ledger entry lists them all"),
     );
-    if storage != "JobManager" {
+    if !checkpointing.is_in_memory() {
         validate_uri("spec.checkpointing.storage", storage, "where checkpoints are kept, or JobManager", problems);
     }
     if let Some(savepoints) = &checkpointing.savepoint_storage {

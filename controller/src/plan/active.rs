@@ -141,15 +141,13 @@ impl Planner<'_> {
 
     /// With storage `JobManager` the checkpoints die with the JobManager (L7).
     fn is_state_lost(&self) -> bool {
-        let in_memory = |spec: &sluice_crds::StreamJobSpec| {
-            spec.checkpointing.as_ref().is_some_and(|checkpointing| checkpointing.storage == "JobManager")
-        };
-        self.plan.memory.last_checkpoint.is_some() && self.spec().is_some_and(in_memory)
+        let in_memory = self.checkpointing().is_some_and(CheckpointingSpec::is_in_memory);
+        self.plan.memory.last_checkpoint.is_some() && in_memory
     }
 
     fn restart_policy(&self) -> RestartPolicy {
         let spec = self.spec();
-        let checkpointing = spec.is_some_and(|spec| spec.checkpointing.is_some());
+        let checkpointing = self.checkpointing().is_some();
         let strategy = spec.and_then(|spec| spec.restart_strategy.as_ref());
         // A frozen spec was validated; a strategy that is none all the same restarts nothing.
         RestartPolicy::from_spec(strategy, checkpointing).unwrap_or(RestartPolicy::None)
@@ -181,7 +179,7 @@ impl Planner<'_> {
         let Some(report) = self.facts.report.as_ref().filter(|report| report.state == JobState::Running) else {
             return;
         };
-        let Some(patience) = self.spec().and_then(|spec| spec.checkpointing.as_ref()).map(checkpoint_patience) else {
+        let Some(patience) = self.checkpointing().map(checkpoint_patience) else {
             return;
         };
         let last = report.last_checkpoint.as_ref().map(|last| last.completed_at).unwrap_or_default();

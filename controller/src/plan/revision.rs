@@ -4,7 +4,7 @@ use super::{Planner, PodPlan, View};
 use crate::facts::{Program, Role, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeMode};
 use sluice_protocol::job_master::{Directive, StartFrom};
-use sluice_protocol::options::{CheckpointingSpec, IN_JOB_MANAGER, RestoreSpec};
+use sluice_protocol::options::{CheckpointingSpec, RestoreSpec};
 use sluice_protocol::restart::FailureCounts;
 
 impl Planner<'_> {
@@ -12,6 +12,10 @@ impl Planner<'_> {
     pub(super) fn spec(&self) -> Option<&StreamJobSpec> {
         let program = self.facts.program.as_ref().ok();
         self.plan.spec.as_ref().or(self.facts.frozen.as_ref()).or(program.map(|program| &program.spec))
+    }
+
+    pub(super) fn checkpointing(&self) -> Option<&CheckpointingSpec> {
+        self.spec()?.checkpointing.as_ref()
     }
 
     /// Starts `program` as the next revision, after `stop` where something ran.
@@ -76,8 +80,7 @@ impl Planner<'_> {
         }
         let moves = self.moves_to(&program.spec);
         let allows = allow_non_restored_state && cause != Some(StopCause::RollBack);
-        let in_memory =
-            |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(|one| one.storage == IN_JOB_MANAGER);
+        let in_memory = |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(CheckpointingSpec::is_in_memory);
         let has_no_ledger = in_memory(&program.spec) || self.facts.frozen.as_ref().is_some_and(in_memory);
         let unused = || memory.directive.as_ref().filter(|_| memory.revision > 0 && !self.has_run());
         let restore = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref());

@@ -9,7 +9,7 @@ use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeFallback, Upg
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, SavepointRequest};
 use sluice_protocol::ledger::SavepointKind;
-use sluice_protocol::options::{CheckpointingSpec, DesiredState, IN_JOB_MANAGER};
+use sluice_protocol::options::{CheckpointingSpec, DesiredState};
 use sluice_protocol::status::{JobState, RequestState, RequestStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
@@ -72,12 +72,12 @@ impl Planner<'_> {
         let upgrade = &self.facts.lifecycle.upgrade;
         let by_mode = matches!(cause, StopCause::Upgrade | StopCause::Suspend);
         let gives_up = cause == StopCause::Restore || (by_mode && upgrade.mode == UpgradeMode::Stateless);
-        let Some(checkpointing) = self.spec().and_then(|spec| spec.checkpointing.as_ref()) else { return Ok(false) };
+        let Some(checkpointing) = self.checkpointing() else { return Ok(false) };
         if gives_up || !self.has_run() {
             return Ok(false);
         }
         self.check_storage(checkpointing)?;
-        if checkpointing.storage != IN_JOB_MANAGER {
+        if !checkpointing.is_in_memory() {
             return Ok(by_mode && upgrade.mode == UpgradeMode::Savepoint && self.has_more_to_save());
         }
         if checkpointing.savepoint_root().is_some() {
@@ -144,9 +144,8 @@ impl Planner<'_> {
     /// savepoint is the caller's.
     fn fall_back(&self) -> Result<(), Option<Rejection>> {
         let upgrade = &self.facts.lifecycle.upgrade;
-        let in_memory =
-            |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(|one| one.storage == IN_JOB_MANAGER);
-        if upgrade.fallback == UpgradeFallback::None || self.spec().is_some_and(in_memory) {
+        let in_memory = self.checkpointing().is_some_and(CheckpointingSpec::is_in_memory);
+        if upgrade.fallback == UpgradeFallback::None || in_memory {
             return Err(None);
         }
         let Some(most) = upgrade.max_checkpoint_age else { return Ok(()) };
@@ -261,7 +260,7 @@ impl Planner<'_> {
     fn stop_with_checkpoint(&mut self, pod: &PodFacts, stop: &Stop) {
         let now = self.facts.now;
         let saves = self.has_run() && stop.cause != StopCause::RollBack;
-        let timeout = self.spec().and_then(|spec| spec.checkpointing.as_ref()).filter(|_| saves);
+        let timeout = self.checkpointing().filter(|_| saves);
         // A JobManager that only came to end the ledger has the whole time too.
         let since = if self.needs_terminal_entry(stop) { stop.since.max(pod.created_at) } else { stop.since };
         let deadline = since.plus(timeout.map_or(STOP_TIMEOUT, |checkpointing| checkpointing.timeout));
@@ -315,7 +314,7 @@ impl Planner<'_> {
     }
 
     fn savepoint_timeout(&self) -> TimeSpan {
-        let checkpointing = self.spec().and_then(|spec| spec.checkpointing.as_ref());
+        let checkpointing = self.checkpointing();
         let wanted = self.facts.lifecycle.upgrade.savepoint_timeout;
         wanted.unwrap_or_else(|| checkpointing.map_or(STOP_TIMEOUT, |checkpointing| checkpointing.timeout))
     }

@@ -37,7 +37,7 @@ impl Planner<'_> {
         };
         let completed = report.completed_checkpoints.saturating_sub(before);
         let stability = &self.facts.lifecycle.stability;
-        let needed = stability.effective_checkpoints(self.spec().and_then(|spec| spec.checkpointing.as_ref()));
+        let needed = stability.effective_checkpoints(self.checkpointing());
         let (runs, due) = (report.state == JobState::Running, report.since.plus(stability.duration));
         self.plan.memory.trial = Some(Trial { generation: run.0, attempt: run.1, checkpoints_before: before, ..trial });
         if runs && self.facts.now < due {
@@ -51,8 +51,7 @@ impl Planner<'_> {
 
     /// Nobody waits for a checkpoint that its interval makes rare: one is asked for.
     fn ask_for_checkpoint(&mut self, (generation, attempt): (Generation, Attempt), completed: u64) {
-        let interval =
-            self.spec().and_then(|spec| spec.checkpointing.as_ref()).map(|checkpointing| checkpointing.interval);
+        let interval = self.checkpointing().map(|checkpointing| checkpointing.interval);
         if interval.is_some_and(|interval| interval > self.facts.lifecycle.stability.duration) {
             // Another id after one that failed: what was asked for once is not asked for again.
             let failed = self.facts.report.as_ref().map_or(0, |report| report.failed_checkpoints);
@@ -85,7 +84,7 @@ impl Planner<'_> {
             return view;
         }
         let stability = &self.facts.lifecycle.stability;
-        let checkpoints = stability.effective_checkpoints(self.spec().and_then(|spec| spec.checkpointing.as_ref()));
+        let checkpoints = stability.effective_checkpoints(self.checkpointing());
         let message = format!(
             "all tasks run; ready after {} without a restart and {checkpoints} checkpoints in it",
             stability.duration
@@ -98,7 +97,7 @@ impl Planner<'_> {
         if !self.can_roll_back() {
             return false;
         }
-        let checkpointing = self.spec().and_then(|spec| spec.checkpointing.as_ref());
+        let checkpointing = self.checkpointing();
         let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
         let Some(due) = self.plan.memory.trial.as_ref().map(|trial| trial.since.plus(deadline)) else { return false };
         if self.facts.now < due {
@@ -118,7 +117,7 @@ impl Planner<'_> {
     }
 
     pub(super) fn roll_back_overdue(&mut self) {
-        let checkpointing = self.spec().and_then(|spec| spec.checkpointing.as_ref());
+        let checkpointing = self.checkpointing();
         let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
         let message = format!("it was not stable within {deadline} (stability.deadline): {}", self.last_trouble());
         self.roll_back(&rejection("NotStable", message));

@@ -1,16 +1,15 @@
 //! One pass over the periodic savepoints of one StreamJob: facts, plan, API calls.
 
 use super::periodic::{PeriodicFacts, PeriodicObject, object_name, plan_periodic};
-use super::reconcile::{RESYNC, next_pass};
 use super::watches::Savepoints;
-use crate::apply::{ApplyError, create_owned, ignore_gone};
+use crate::apply::{ApplyError, create_owned, delete_exactly};
 use crate::build::metadata;
 use crate::context::Context;
 use crate::metrics::SCHEDULE;
-use crate::plan::{Occurrence, PodReference};
+use crate::plan::Occurrence;
+use crate::reconcile::{RETRY, next_pass};
 use crate::time;
 use crate::watches::WatchedJob;
-use kube::api::{Api, DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use sluice_crds::{PeriodicSavepointsSpec, Savepoint, SavepointSpec, SnapshotKind, StreamJob, StreamJobState};
@@ -49,16 +48,16 @@ pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Resu
         shared.context.events.tell(job, &[Occurrence::new(false, "SavepointDue", message)]).await;
     }
     for object in &plan.delete {
-        delete(&Api::namespaced(client.clone(), &namespace), object).await?;
+        delete_exactly::<Savepoint>(client, &namespace, object).await?;
     }
-    Ok(if plan.wake_at.is_some() { next_pass(facts.now, plan.wake_at) } else { Action::requeue(RESYNC) })
+    Ok(next_pass(facts.now, plan.wake_at))
 }
 
 /// When a failed pass is tried again.
 pub(super) fn retry(job: Arc<WatchedJob>, error: &ApplyError, shared: Arc<Shared>) -> Action {
     shared.context.metrics.count_pass(SCHEDULE, error.name());
     tracing::warn!(job = job.meta().name, "{error}");
-    Action::requeue(super::reconcile::RETRY)
+    Action::requeue(RETRY)
 }
 
 fn observe(job: &StreamJob, spec: &PeriodicSavepointsSpec, shared: &Shared) -> PeriodicFacts {
@@ -103,14 +102,6 @@ fn build_savepoint(job: &StreamJob, spec: &PeriodicSavepointsSpec, due: Timestam
     );
     savepoint.metadata = metadata(job, object_name(&name, due), &[(TRIGGER_LABEL, PERIODIC.to_owned())]);
     savepoint
-}
-
-/// Deletes exactly this object: one of the same name with another uid is left alone.
-async fn delete(api: &Api<Savepoint>, object: &PodReference) -> Result<(), ApplyError> {
-    let preconditions = Preconditions { uid: Some(object.uid.clone()), resource_version: None };
-    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let deleted = api.delete(&object.name, &parameters).await;
-    ignore_gone(deleted.map(drop), || format!("delete Savepoint {}", object.name))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! the controller, and after a pause there is one and no burst. An object is named by when it was due, so that it is
 //! made once, however stale the view of it.
 
-use crate::plan::PodReference as Reference;
+use crate::plan::ObjectIdentity as Reference;
 use sluice_crds::schedule::Schedule;
 use sluice_crds::{HistoryLimit, PeriodicSavepointsSpec, SavepointPhase};
 use sluice_protocol::Timestamp;

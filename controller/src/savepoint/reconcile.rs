@@ -5,30 +5,21 @@ use super::facts::{Facts, JobFacts};
 use super::plan::{Ask, plan};
 use super::status::{build_status, is_news};
 use super::watches::WatchedSavepoint;
-use crate::apply::ApplyError;
+use crate::apply::{ApplyError, write_finalizer, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::metrics::SAVEPOINT;
 use crate::plan::Occurrence;
+use crate::reconcile::{CONFLICT_RETRY, RETRY, next_pass};
 use crate::time;
 use crate::watches::Jobs;
-use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use serde_json::json;
 use sluice_crds::{Savepoint, SavepointStatus};
 use sluice_protocol::{Generation, TimeSpan, Timestamp};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// A pass without any cause, against what nobody thought of.
-pub(super) const RESYNC: Duration = Duration::from_secs(300);
-/// After an error.
-pub(super) const RETRY: Duration = Duration::from_secs(5);
-/// After a conflict: the cache is about to catch up.
-const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 
 /// Holds a Savepoint until its files are removed.
 const FINALIZER: &str = "sluice.dev/dispose";
@@ -82,7 +73,7 @@ async fn reconcile_savepoint(savepoint: &Savepoint, shared: &Shared) -> Result<A
         Some(_) if !has_finalizer => return Ok(Action::await_change()),
         Some(since) => return finish(savepoint, shared, &facts, since).await,
         None if needs_finalizer(&facts) != has_finalizer => {
-            set_finalizer(context, savepoint, !has_finalizer).await?;
+            write_finalizer(&context.client, savepoint, FINALIZER, !has_finalizer).await?;
             // The change starts the next pass.
             return Ok(Action::await_change());
         }
@@ -97,7 +88,7 @@ async fn finish(savepoint: &Savepoint, shared: &Shared, facts: &Facts, since: Ti
     match plan_disposal(facts, since) {
         Disposal::Release(occurrence) => {
             context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
-            set_finalizer(context, savepoint, false).await?;
+            write_finalizer(&context.client, savepoint, FINALIZER, false).await?;
             Ok(Action::await_change())
         }
         Disposal::Settle(deadline) => {
@@ -117,7 +108,7 @@ async fn take(savepoint: &Savepoint, shared: &Shared, facts: &Facts) -> Result<A
     let plan = plan(facts);
     let status = build_status(facts, &plan);
     if is_news(&facts.status, &status) {
-        write_status(context, savepoint, &status).await?;
+        write_status(&context.client, savepoint, &status).await?;
         context.metrics.count_status_write(SAVEPOINT);
         let occurrence = plan.occurrence(&facts.status);
         context.events.tell_of(&savepoint.object_ref(&()), occurrence.as_slice()).await;
@@ -133,24 +124,6 @@ async fn ask_for(context: &Context, savepoint: &Savepoint, status: &SavepointSta
     let job = job_id(savepoint, status);
     if let Err(error) = context.streams.execute(&job, *generation, id, command).await {
         tracing::warn!(id, "the JobManager did not take a request, it is asked again: {error}");
-    }
-}
-
-/// Puts the finalizer on, or takes it off, over the object that was read.
-async fn set_finalizer(context: &Context, savepoint: &Savepoint, wanted: bool) -> Result<(), ApplyError> {
-    let name = savepoint.name_any();
-    let others = savepoint.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER);
-    let finalizers: Vec<_> = others.map(String::as_str).chain(wanted.then_some(FINALIZER)).collect();
-    let patch = json!({"metadata": {"resourceVersion": savepoint.resource_version(), "finalizers": finalizers}});
-    let api = Api::<Savepoint>::namespaced(context.client.clone(), &savepoint.namespace().unwrap_or_default());
-    let parameters = PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
-    let patched = api.patch_metadata(&name, &parameters, &Patch::Merge(&patch)).await;
-    match patched {
-        // Gone already.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other
-            .map(drop)
-            .map_err(|source| ApplyError::Api { action: format!("set finalizers of Savepoint {name}"), source }),
     }
 }
 
@@ -191,27 +164,6 @@ fn job_facts(savepoint: &Savepoint, shared: &Shared) -> Option<JobFacts> {
         report: stream.report,
         connected: stream.connected,
     })
-}
-
-/// Writes a status over the one that was read: one that another has written meanwhile is a conflict.
-async fn write_status(context: &Context, savepoint: &Savepoint, status: &SavepointStatus) -> Result<(), ApplyError> {
-    let name = savepoint.name_any();
-    let patch = json!({
-        "apiVersion": Savepoint::api_version(&()),
-        "kind": Savepoint::kind(&()),
-        "metadata": {"name": name, "resourceVersion": savepoint.resource_version()},
-        "status": status,
-    });
-    let api = Api::<Savepoint>::namespaced(context.client.clone(), &savepoint.namespace().unwrap_or_default());
-    let written = api.patch_status(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&patch)).await;
-    let failed = |source| ApplyError::Api { action: format!("write the status of Savepoint {name}"), source };
-    written.map(drop).map_err(failed)
-}
-
-/// The time until the next pass.
-pub(super) fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
-    let wait = at.map_or(RESYNC, |at| at.since(now).as_duration().max(Duration::from_millis(10)));
-    Action::requeue(wait.min(RESYNC))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What starts a pass over a Savepoint: a change of it, and whatever happens to the StreamJob it names.
 
-use crate::watches::{Jobs, Source, WatchedJob};
+use crate::watches::{Jobs, Source, WatchedJob, all, event_object, owner};
 use futures::{Stream, StreamExt};
+use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::{Resource, ResourceExt};
 use sluice_crds::Savepoint;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
@@ -32,20 +32,10 @@ pub(super) fn watch_savepoints(
             // Closed only when the controller ends.
             owner(savepoint).map(|job| owners.send(job));
         }
-        let changed = match event {
-            Event::Apply(savepoint) | Event::InitApply(savepoint) => Some(savepoint),
-            Event::Delete(_) | Event::Init | Event::InitDone => None,
-        };
+        let changed = event_object(event);
         futures::future::ready(changed.map(|savepoint| ReconcileRequest::from(ObjectRef::from_obj(&savepoint))))
     });
     (store, requests)
-}
-
-fn owner(savepoint: &WatchedSavepoint) -> Option<JobRequest> {
-    let owner = savepoint.meta().owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    (owner.kind == "StreamJob").then(|| {
-        crate::watches::request(ObjectRef::new(&owner.name).within(&savepoint.namespace().unwrap_or_default()))
-    })
 }
 
 /// StreamJobs to which something has happened; `None` where some were missed.
@@ -65,9 +55,7 @@ pub(super) fn touched_requests(
     jobs: Jobs,
 ) -> impl Stream<Item = JobRequest> + Send + 'static {
     touched_jobs(touched).flat_map(move |job| {
-        let all = || jobs.state().iter().map(|job| ObjectRef::from_obj(&**job)).collect();
-        let concerned = job.map_or_else(all, |job| vec![job]);
-        futures::stream::iter(concerned.into_iter().map(ReconcileRequest::from))
+        futures::stream::iter(job.map_or_else(|| all(&jobs), |job| vec![ReconcileRequest::from(job)]))
     })
 }
 

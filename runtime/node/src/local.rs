@@ -15,7 +15,7 @@ mod impatience;
 use crate::edge;
 use crate::job::JobDescription;
 use crate::job_manager::driver::{Driver, DriverConfig, DriverHandle, Patience};
-use crate::job_manager::store::{self, IN_JOB_MANAGER};
+use crate::job_manager::store;
 use crate::metrics::{TaskMetrics, TaskView};
 use crate::rest::{RestServer, Views};
 use crate::task_manager::worker::{SessionOutcome, Worker};
@@ -161,7 +161,7 @@ fn serve_control(
 /// Checkpoints that would be kept in memory go to a local directory: a local run can then be resumed.
 fn fill_storage(options: &mut JobOptions, directory: &std::path::Path) -> Result<(), Failure> {
     let Some(checkpointing) = &mut options.checkpointing else { return Ok(()) };
-    if checkpointing.storage == IN_JOB_MANAGER {
+    if checkpointing.is_in_memory() {
         let absolute = std::path::absolute(directory)
             .map_err(|error| Failure::user("BadStorage", format!("{}: {error}", directory.display())))?;
         checkpointing.storage = format!("file://{}", absolute.display());

@@ -175,9 +175,14 @@ impl CheckpointingSpec {
     /// checkpoints. `None` with storage `JobManager`: a request must name one then.
     #[must_use]
     pub fn savepoint_root(&self) -> Option<String> {
-        let below =
-            || (self.storage != IN_JOB_MANAGER).then(|| format!("{}/savepoints", self.storage.trim_end_matches('/')));
+        let below = || (!self.is_in_memory()).then(|| format!("{}/savepoints", self.storage.trim_end_matches('/')));
         self.savepoint_storage.clone().or_else(below)
+    }
+
+    /// Whether checkpoints are kept in the JobManager's memory, and die with it (L7).
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.storage == IN_JOB_MANAGER
     }
 }
 

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::store;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
 /// Method, path and body of the calls for Savepoints; events are taken and not recorded.

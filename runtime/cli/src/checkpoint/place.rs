@@ -8,7 +8,7 @@ use clap::Args;
 use sluice_crds::StreamJob;
 use sluice_node::read_manifest;
 use sluice_protocol::JobId;
-use sluice_protocol::options::StorageOptions;
+use sluice_protocol::options::{IN_JOB_MANAGER, StorageOptions};
 use sluice_protocol::paths::METADATA;
 use sluice_storage::{StoreExecutor, open_store};
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn storage_of(manifest: &StreamJob) -> Result<String, CommandError> {
             "the manifest has no spec.checkpointing, so its job takes no checkpoints".to_owned(),
         )),
         // What `sluice run` puts in its place.
-        Some("JobManager") => default_checkpoint_storage(),
+        Some(IN_JOB_MANAGER) => default_checkpoint_storage(),
         Some(storage) => Ok(storage.to_owned()),
     }
 }

@@ -8,16 +8,13 @@ use crate::edge::SystemRandom;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::ledger::read::{LedgerReader, ReadStep};
 use sluice_protocol::ledger::{Entry, LedgerError};
-use sluice_protocol::options::JobOptions;
+use sluice_protocol::options::{IN_JOB_MANAGER, JobOptions};
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use sluice_protocol::{JobId, RandomSource as _};
 use sluice_storage::{MemoryStore, StoreDeadlines, StoreExecutor, open_store};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What `checkpointing.storage` says when checkpoints are kept in the JobManager's memory.
-pub(crate) const IN_JOB_MANAGER: &str = "JobManager";
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
@@ -47,7 +44,7 @@ impl Storage {
 /// # Errors
 /// When its address or options cannot be used.
 pub(crate) fn open_storage(options: &JobOptions) -> Result<Storage, Failure> {
-    let spec = options.checkpointing.as_ref().filter(|checkpointing| checkpointing.storage != IN_JOB_MANAGER);
+    let spec = options.checkpointing.as_ref().filter(|checkpointing| !checkpointing.is_in_memory());
     let Some(checkpointing) = spec else {
         let executor = StoreExecutor::new(Arc::new(MemoryStore::default()), None);
         return Ok(Storage { executor, uri: None, endpoint: IN_JOB_MANAGER.to_owned() });
