@@ -11,6 +11,7 @@ mod faults;
 pub(crate) mod requirements;
 mod suites;
 pub(crate) mod targets;
+mod workflows;
 
 use std::time::{Duration, Instant};
 
@@ -77,12 +78,13 @@ fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
 }
 
 fn list(suite: &Suite) {
-    let note = requirements::missing(suite.needs).map_or(String::new(), |reason| format!(" (skipped here: {reason})"));
+    let note =
+        requirements::missing(suite.needs()).map_or(String::new(), |reason| format!(" (skipped here: {reason})"));
     println!("{:<11} {}, {} when warm{note}", suite.name, suite.what, minutes(suite.budget()));
 }
 
 fn run_suite(run: Run, suite: &Suite, tally: &mut Tally) -> Result<()> {
-    if let Some(reason) = requirements::missing(suite.needs) {
+    if let Some(reason) = requirements::missing(suite.needs()) {
         if run.ci {
             tally.failed += 1;
             bail!("suite {} can't run: {reason}; with CI=true none may be skipped", suite.name);

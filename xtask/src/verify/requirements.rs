@@ -15,7 +15,7 @@ pub(crate) enum Requirement {
     Java,
     /// It brings the broker.
     Maven,
-    /// It builds Kubernetes and the S3 server.
+    /// It builds Kubernetes, the S3 server and what checks workflows.
     Go,
     /// The S3 server's script asks by it whether the server is ready.
     Curl,
@@ -111,7 +111,7 @@ pub(crate) fn cargo_deny() -> Option<std::path::PathBuf> {
 
 /// Installs what the suites need and this machine lacks.
 pub(super) fn install(suites: &[&Suite]) -> Result<()> {
-    let mut absent: Vec<_> = suites.iter().flat_map(|suite| suite.needs).filter(|need| !need.is_met()).collect();
+    let mut absent: Vec<_> = suites.iter().flat_map(|suite| suite.needs()).filter(|need| !need.is_met()).collect();
     absent.dedup();
     let packages: Vec<_> = absent.iter().flat_map(|need| need.packages()).collect();
     if !packages.is_empty() {

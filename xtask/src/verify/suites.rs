@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::requirements::{self, Requirement};
-use super::{Run, charts, targets};
+use super::{Run, charts, targets, workflows};
 use crate::services::{self, Environment, Kafka, S3, Testbed};
 use crate::{generate, process, workspace};
 
@@ -21,8 +21,8 @@ pub(crate) struct Suite {
     pub(crate) what: &'static str,
     /// How long it may take on two cores with warm caches, in seconds.
     budget_seconds: u64,
-    /// What it can't run without.
-    pub(crate) needs: &'static [Requirement],
+    /// What it can't run without, where it brings up everything itself.
+    needs: &'static [Requirement],
     /// Runs it.
     pub(crate) run: fn(Run) -> Result<()>,
 }
@@ -31,10 +31,20 @@ impl Suite {
     pub(crate) fn budget(&self) -> Duration {
         Duration::from_secs(self.budget_seconds)
     }
+
+    /// What it can't run without here.
+    pub(crate) fn needs(&self) -> &'static [Requirement] {
+        if self.name == "e2e" && is_cluster_named() { &[] } else { self.needs }
+    }
+}
+
+/// Whether the environment names a cluster, with all that its tests need.
+fn is_cluster_named() -> bool {
+    std::env::var_os("SLUICE_TEST_RUNTIME_IMAGE").is_some()
 }
 
 /// All of them. The budgets add up to less than 35 minutes.
-pub(crate) const SUITES: [Suite; 10] = [
+pub(crate) const SUITES: [Suite; 11] = [
     Suite { name: "format", what: "code is formatted", budget_seconds: 20, needs: &[], run: |_| format() },
     Suite {
         name: "generated",
@@ -49,6 +59,13 @@ pub(crate) const SUITES: [Suite; 10] = [
         budget_seconds: 20,
         needs: &[Requirement::Python],
         run: |_| charts::run(),
+    },
+    Suite {
+        name: "workflows",
+        what: "GitHub's workflows are well formed",
+        budget_seconds: 20,
+        needs: &[Requirement::Go],
+        run: |_| workflows::run(),
     },
     Suite { name: "clippy", what: "no lint is broken", budget_seconds: 240, needs: &[], run: |_| clippy() },
     Suite {
@@ -134,7 +151,7 @@ fn image() -> Result<()> {
 /// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
 fn e2e(run: Run) -> Result<()> {
     let targets = targets::find()?.cluster;
-    if std::env::var_os("SLUICE_TEST_RUNTIME_IMAGE").is_some() {
+    if is_cluster_named() {
         return process::run(one_at_a_time(&targets, Environment::new())?);
     }
     workspace::build_programs()?;
