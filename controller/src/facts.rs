@@ -1,6 +1,6 @@
 //! The facts that a plan is made of: plain data, read by `observe`, taken from nowhere else.
 
-use sluice_crds::{DeletionSpec, StabilitySpec, StopCause, StreamJobSpec, StreamJobState, UpgradeSpec};
+use sluice_crds::{DeletionSpec, StabilitySpec, StopCause, StreamJobSpec, StreamJobState, UpgradeSpec, UsedRestore};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::Directive;
 use sluice_protocol::options::DesiredState;
@@ -55,6 +55,8 @@ pub struct Facts {
     pub unreachable_since: Option<Timestamp>,
     /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
     pub mostly_unreachable: bool,
+    /// Since when this controller leads: of what was before it knows only what status says.
+    pub leading_since: Timestamp,
 }
 
 /// What a spec says of changes and of the end.
@@ -126,6 +128,10 @@ pub struct Memory {
     pub stop: Option<Stop>,
     /// Savepoints to stop with that were asked for under the revision.
     pub savepoint_requests: u32,
+    /// The savepoint that the job was stopped with, until it starts again.
+    pub stopped_with: Option<String>,
+    /// What `restore` of earlier specs said that the job has started from.
+    pub used_restores: Vec<UsedRestore>,
     /// The change that waits.
     pub held: Option<Held>,
     /// The revision's trial, until it is stable.

@@ -62,6 +62,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         connected: stream.connected,
         unreachable_since: stream.unreachable_since,
         mostly_unreachable: context.streams.mostly_unreachable(),
+        leading_since: context.streams.leading_since(),
         memory,
     })
 }

@@ -20,12 +20,15 @@ mod view;
 
 use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
 use change::{Change, classify};
-use sluice_crds::{StreamJobSpec, StreamJobState};
-use sluice_protocol::job_master::{Command, STARTS_EMPTY};
-use sluice_protocol::options::DesiredState;
+use sluice_crds::{StreamJobSpec, StreamJobState, UsedRestore};
+use sluice_protocol::job_master::{Command, STARTS_EMPTY, StartFrom};
+use sluice_protocol::options::{DesiredState, RestoreSpec};
 use sluice_protocol::{Generation, Timestamp};
 
 pub use view::View;
+
+/// Places of `restore` that are remembered as used.
+const USED_RESTORES: usize = 16;
 
 /// What is to be done about one StreamJob.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,6 +202,9 @@ impl<'a> Planner<'a> {
         memory.foreign_snapshot.clone_from(&report.foreign_snapshot);
         let is_first = memory.started_revision < memory.revision;
         memory.started_revision = memory.revision;
+        if let Some(used) = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref()).filter(|_| is_first) {
+            remember_restore(memory, used);
+        }
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
         }
@@ -245,8 +251,9 @@ impl<'a> Planner<'a> {
 
     /// A job that has ended: its spec may start it again.
     fn rest(&mut self, state: StreamJobState) {
-        let Facts { desired, program, told, spec_generation, .. } = self.facts;
-        let resumed = state == StreamJobState::Suspended && *spec_generation != told.observed_generation;
+        let Facts { desired, program, told, .. } = self.facts;
+        // What the spec suspended, it resumes; what a person stopped through the JobManager starts as what has ended.
+        let resumed = state == StreamJobState::Suspended && told.reason == "Suspended";
         let was_rejected = state == StreamJobState::Invalid && is_rejection(&told.reason);
         match (desired, program) {
             (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
@@ -256,7 +263,7 @@ impl<'a> Planner<'a> {
             (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {
                 self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
             }
-            (DesiredState::Suspended, _) if state != StreamJobState::Suspended => {
+            (DesiredState::Suspended, _) if state != StreamJobState::Suspended || told.reason != "Suspended" => {
                 let message = format!("it was {state:?} before: {}", told.message);
                 self.end(StreamJobState::Suspended, "Suspended", &message);
             }
@@ -274,7 +281,14 @@ impl<'a> Planner<'a> {
         match (&self.facts.program, &self.facts.frozen) {
             (Err(_), _) => Change::Nothing,
             (Ok(program), _) if self.is_given_up(program) => Change::Nothing,
-            (Ok(program), Some(frozen)) => classify(frozen, &program.spec),
+            (Ok(program), Some(frozen)) => match classify(frozen, &program.spec) {
+                // Undoing an edit must not jump back to where the job came from once.
+                Change::Restore if self.is_restore_used(&program.spec) => {
+                    let restore = frozen.restore.clone();
+                    classify(frozen, &StreamJobSpec { restore, ..program.spec.clone() })
+                }
+                change => change,
+            },
             (Ok(program), None) if program.config_map == self.facts.memory.program => Change::Nothing,
             (Ok(_), None) => Change::Upgrade,
         }
@@ -314,6 +328,18 @@ impl<'a> Planner<'a> {
 
 fn reference(pod: &PodFacts) -> ObjectIdentity {
     ObjectIdentity { name: pod.name.clone(), uid: pod.uid.clone() }
+}
+
+/// Remembers what a revision was started from, when that is what its `restore` says.
+fn remember_restore(memory: &mut Memory, restore: &RestoreSpec) {
+    let used = UsedRestore { from: restore.from.clone(), nonce: restore.nonce };
+    let start = memory.directive.as_ref().map(|directive| &directive.start);
+    let is_from = matches!(start, Some(StartFrom::Path { from, .. }) if *from == used.from);
+    if is_from && !memory.used_restores.contains(&used) {
+        memory.used_restores.push(used);
+        let surplus = memory.used_restores.len().saturating_sub(USED_RESTORES);
+        memory.used_restores.drain(..surplus);
+    }
 }
 
 /// Whether a reason is one of validation's: those go away without a change of the spec when a ConfigMap appears.

@@ -139,6 +139,7 @@ impl Replica {
             }
             tracing::info!("leading");
             self.context.metrics.set_leader(true);
+            self.context.streams.lead(crate::time::now());
             let held = async {
                 match &mut candidate {
                     Some(candidate) => candidate.hold().await,

@@ -74,6 +74,8 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         deployed_program: Some(memory.deployed_program.clone()).filter(|name| !name.is_empty()),
         stop: memory.stop.as_ref().map(memory::write_stop),
         savepoint_requests: (memory.savepoint_requests > 0).then_some(memory.savepoint_requests),
+        stopped_with: memory.stopped_with.clone(),
+        used_restores: memory.used_restores.clone(),
         held: memory.held.as_ref().map(memory::write_held),
         trial: memory.trial.as_ref().map(memory::write_trial),
         stable: memory.stable.as_ref().map(memory::write_stable),

@@ -38,6 +38,7 @@ pub struct Streams {
     jobs: Mutex<HashMap<JobId, Followed>>,
     trigger: Trigger,
     leadership: Arc<Leadership>,
+    leading_since: Mutex<Timestamp>,
 }
 
 struct Followed {
@@ -74,7 +75,7 @@ impl Streams {
     /// No streams; news go to `trigger`, and nothing is asked without `leadership`.
     #[must_use]
     pub fn new(trigger: Trigger, leadership: Arc<Leadership>) -> Self {
-        Self { jobs: Mutex::default(), trigger, leadership }
+        Self { jobs: Mutex::default(), trigger, leadership, leading_since: Mutex::default() }
     }
 
     /// Follows a JobManager, in place of an earlier one. With `None` the stream is closed, and its last report stays.
@@ -126,6 +127,17 @@ impl Streams {
         let down = jobs.values().filter(|followed| lock(&followed.state).unreachable_since.is_some()).count();
         let up = jobs.values().filter(|followed| lock(&followed.state).client.is_some()).count();
         down + up >= 3 && down > up
+    }
+
+    /// This replica leads from now on: it has heard nothing of what was before.
+    pub fn lead(&self, now: Timestamp) {
+        *lock(&self.leading_since) = now;
+    }
+
+    /// Since when this replica leads.
+    #[must_use]
+    pub fn leading_since(&self) -> Timestamp {
+        *lock(&self.leading_since)
     }
 
     /// Forgets all: this replica does not lead any more.
@@ -194,17 +206,14 @@ async fn follow_once(
 ) -> Result<(), ControlError> {
     let client = ControlClient::connect(&target.address).await?;
     let mut reports = client.watch(job, target.generation).await?;
-    {
-        let mut state = lock(state);
-        state.client = Some(client);
-        state.unreachable_since = None;
-    }
-    notify(job, trigger);
     while let Some(report) = reports.next().await {
         let report = report?;
         let news = {
             let mut state = lock(state);
-            let news = state.report.as_ref().map(essence) != Some(essence(&report));
+            // It counts as up from its first word: the report of an earlier stream may be long out of date.
+            let news = state.client.is_none() || state.report.as_ref().map(essence) != Some(essence(&report));
+            state.client.get_or_insert_with(|| client.clone());
+            state.unreachable_since = None;
             state.report = Some(report);
             news
         };

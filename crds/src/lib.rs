@@ -30,7 +30,7 @@ pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
 pub use status::{
     ForeignSnapshot, GivenUp, HeldUpgrade, LastCheckpoint, StableRevision, StatusFailure, StopCause, StopUnderWay,
-    StreamJobState, StreamJobStatus, Trial,
+    StreamJobState, StreamJobStatus, Trial, UsedRestore,
 };
 pub use validate::{Problem, validate, validate_name, warnings};
 

@@ -68,11 +68,15 @@ pub struct StabilitySpec {
     /// Whether the last stable spec runs again when the new one is not stable in time or fails.
     #[serde(default = "yes")]
     pub rollback: bool,
+    /// Whether a job whose tasks run, but which completes no checkpoint for longer than its failures could explain, is
+    /// restarted; each time spends one restart of restartStrategy. Without it the job is only told to be degraded.
+    #[serde(default)]
+    pub restart_stuck: bool,
 }
 
 impl Default for StabilitySpec {
     fn default() -> Self {
-        Self { checkpoints: one(), duration: half_a_minute(), deadline: None, rollback: true }
+        Self { checkpoints: one(), duration: half_a_minute(), deadline: None, rollback: true, restart_stuck: false }
     }
 }
 

@@ -80,6 +80,12 @@ pub struct StreamJobStatus {
     /// Savepoints to stop with that were asked for under the revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub savepoint_requests: Option<u32>,
+    /// The savepoint that the job was stopped with, until it starts again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_with: Option<String>,
+    /// The places of spec.restore that the job has started from, the last 16: none of them is gone back to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub used_restores: Vec<UsedRestore>,
     /// The change of the spec that could not be carried out and waits, while the job runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<HeldUpgrade>,
@@ -172,6 +178,16 @@ pub enum StopCause {
     RollBack,
     /// The StreamJob is being deleted.
     Delete,
+}
+
+/// A `spec.restore` that the job has started from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UsedRestore {
+    /// What it was restored from.
+    pub from: String,
+    /// Under which nonce.
+    pub nonce: u64,
 }
 
 /// A change that waits.

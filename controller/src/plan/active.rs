@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::fate::{Fate, HOLD, NODE_LOST, UNREACHABLE, UNRESPONSIVE};
-use super::{LostJobManager, Planner, View, reference};
+use super::{LostJobManager, Planner, View, reference, rejection};
 use crate::facts::{PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
@@ -28,9 +28,16 @@ impl Planner<'_> {
         }
         match fate {
             Fate::NotCreated => self.create_pods(),
-            Fate::Alive(_) => self.run(),
-            // A savepoint that was given up for lost, or a person, has stopped it: the change need not wait any longer.
-            Fate::Exited(record) if record.kind == ExitKind::Stopped && self.change() > Change::InPlace => {
+            Fate::Alive(_) => match self.stuck().filter(|_| self.restarts_stuck()) {
+                Some(cause) => self.lost(&cause),
+                None => self.run(),
+            },
+            // A savepoint that was given up for lost, or a person, has stopped it: a change need not wait any longer, and
+            // what nobody wants any more does not end the job.
+            Fate::Exited(record)
+                if record.kind == ExitKind::Stopped
+                    && (self.change() > Change::InPlace || (self.was_asked_to_stop() && !self.is_cancelled())) =>
+            {
                 self.stopped(Some(record));
             }
             Fate::Exited(record) => self.exited(record),
@@ -164,7 +171,8 @@ impl Planner<'_> {
         self.take_over();
         self.keep_task_managers();
         self.plan.view = self.running_view();
-        self.note_stuck();
+        let stuck = self.stuck();
+        self.plan.view.degraded = self.plan.view.degraded.take().or(stuck);
         if let Some(since) = self.facts.unreachable_since {
             let looks = [TimeSpan::from_secs(10), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|s| since.plus(s));
             looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
@@ -175,26 +183,27 @@ impl Planner<'_> {
     }
 
     /// Tasks run, but no checkpoint has come for longer than its failures could explain.
-    fn note_stuck(&mut self) {
-        let Some(report) = self.facts.report.as_ref().filter(|report| report.state == JobState::Running) else {
-            return;
-        };
-        let Some(patience) = self.checkpointing().map(checkpoint_patience) else {
-            return;
-        };
+    fn stuck(&mut self) -> Option<Rejection> {
+        let report = self.facts.report.as_ref().filter(|report| report.state == JobState::Running)?;
+        let patience = self.checkpointing().map(checkpoint_patience)?;
         let last = report.last_checkpoint.as_ref().map(|last| last.completed_at).unwrap_or_default();
         let due = last.max(report.since).plus(patience);
         if self.facts.now < due {
-            return self.wake_at(due);
-        }
-        if self.plan.view.degraded.is_some() {
-            return;
+            self.wake_at(due);
+            return None;
         }
         let message = format!(
             "all tasks run, but no checkpoint was completed within {patience}, which is the longer of checkpointing.interval \
              and timeout times (tolerableFailures + 2): look at back-pressure and at what the last checkpoint waited for"
         );
-        self.plan.view.degraded = Some(Rejection { reason: "CheckpointsStuck".to_owned(), message });
+        Some(rejection("CheckpointsStuck", message))
+    }
+
+    /// Whether a stuck job is restarted. Not on what is known of it from before its stream went down, nor where that would
+    /// cost the checkpoints that it has.
+    fn restarts_stuck(&self) -> bool {
+        let in_memory = self.checkpointing().is_some_and(CheckpointingSpec::is_in_memory);
+        self.facts.lifecycle.stability.restart_stuck && self.facts.connected && !in_memory
     }
 
     fn obsolete_programs(&self) -> Vec<String> {

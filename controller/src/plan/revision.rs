@@ -20,14 +20,17 @@ impl Planner<'_> {
 
     /// Starts `program` as the next revision, after `stop` where something ran.
     pub(super) fn begin_revision(&mut self, program: &Program, stop: Option<&Stop>) {
-        let directive = self.new_directive(program, stop);
+        let savepoint = stop.map_or_else(|| self.plan.memory.stopped_with.clone(), |stop| stop.savepoint.clone());
+        let directive = self.new_directive(program, stop.map(|stop| stop.cause), savepoint.as_ref());
+        let leaves_nothing = self.leaves_nothing();
         let memory = &mut self.plan.memory;
+        memory.stopped_with = None;
         if directive.seen == 0 && directive.start != StartFrom::Continue {
             memory.ledger_entry = 0;
         }
-        let snapshot = stop.and_then(|stop| stop.savepoint.clone());
-        let latest = || memory.last_checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
-        memory.trial = Some(Trial { since: self.facts.now, snapshot: snapshot.or_else(latest), ..Trial::default() });
+        let checkpoint = memory.last_checkpoint.as_ref().filter(|_| !leaves_nothing);
+        let latest = || checkpoint.map(|checkpoint| checkpoint.path.clone());
+        memory.trial = Some(Trial { since: self.facts.now, snapshot: savepoint.or_else(latest), ..Trial::default() });
         memory.revision += 1;
         memory.directive = Some(directive);
         memory.program.clone_from(&program.config_map);
@@ -46,10 +49,11 @@ impl Planner<'_> {
 
     /// What a new revision starts from: `restore` when it is new or has not been used, else the job's own state. A rollback
     /// goes back to that state, not to where its spec once came from.
-    fn new_directive(&self, program: &Program, stop: Option<&Stop>) -> Directive {
+    fn new_directive(&self, program: &Program, cause: Option<StopCause>, savepoint: Option<&String>) -> Directive {
         let memory = &self.plan.memory;
-        let rolls_back = stop.is_some_and(|stop| stop.cause == StopCause::RollBack);
-        let restore = program.spec.restore.as_ref().filter(|restore| !rolls_back && self.is_due(restore));
+        let rolls_back = cause == Some(StopCause::RollBack);
+        let restore =
+            program.spec.restore.as_ref().filter(|restore| !rolls_back && self.is_due(&program.spec, restore));
         let nonce = program.spec.restore.as_ref().map_or(0, |restore| restore.nonce);
         let state_missing = self.facts.told.reason == "StateMissing";
         let moved = self.moves_to(&program.spec);
@@ -57,7 +61,7 @@ impl Planner<'_> {
             Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
                 StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
             }
-            None => self.own_state(program, stop),
+            None => self.own_state(program, cause, savepoint.cloned()),
         };
         let seen = if moved || (state_missing && restore.is_some()) { 0 } else { memory.ledger_entry };
         Directive { id: format!("{}-{nonce}", memory.revision + 1), seen, start }
@@ -65,13 +69,14 @@ impl Planner<'_> {
 
     /// Where the job's own state is. A savepoint that it was stopped with is the state of its latest checkpoint too, which
     /// stays right when the ledger has moved on unseen; so the savepoint's path is taken only where it is needed.
-    fn own_state(&self, program: &Program, stop: Option<&Stop>) -> StartFrom {
+    fn own_state(&self, program: &Program, cause: Option<StopCause>, savepoint: Option<String>) -> StartFrom {
         let memory = &self.plan.memory;
         let upgrade = &self.facts.lifecycle.upgrade;
-        let cause = stop.map(|stop| stop.cause);
         let allow_non_restored_state = upgrade.allow_non_restored_state;
         let path = |from: String| StartFrom::Path { from, allow_non_restored_state };
-        let savepoint = stop.and_then(|stop| stop.savepoint.clone());
+        if self.leaves_nothing() && cause == Some(StopCause::RollBack) {
+            return savepoint.map_or(StartFrom::Empty, path);
+        }
         if upgrade.mode == UpgradeMode::Stateless && memory.revision > 0 && cause != Some(StopCause::Rescale) {
             // Back to what was before, as long as nothing has taken its place.
             let latest = memory.last_checkpoint.as_ref().map(|latest| &latest.path);
@@ -80,8 +85,7 @@ impl Planner<'_> {
         }
         let moves = self.moves_to(&program.spec);
         let allows = allow_non_restored_state && cause != Some(StopCause::RollBack);
-        let in_memory = |spec: &StreamJobSpec| spec.checkpointing.as_ref().is_some_and(CheckpointingSpec::is_in_memory);
-        let has_no_ledger = in_memory(&program.spec) || self.facts.frozen.as_ref().is_some_and(in_memory);
+        let has_no_ledger = is_in_memory(&program.spec) || self.leaves_nothing();
         let unused = || memory.directive.as_ref().filter(|_| memory.revision > 0 && !self.has_run());
         let restore = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref());
         let was_asked = |from: &String| restore.is_some_and(|restore| restore.from == *from);
@@ -102,7 +106,21 @@ impl Planner<'_> {
         format!("{root}/{}", self.facts.directory)
     }
 
-    fn is_due(&self, restore: &RestoreSpec) -> bool {
+    /// Whether what ran kept its checkpoints in its JobManager's memory: they are gone with it.
+    pub(super) fn leaves_nothing(&self) -> bool {
+        self.facts.frozen.as_ref().is_some_and(is_in_memory)
+    }
+
+    /// Whether the job has started from what this spec's `restore` says.
+    pub(super) fn is_restore_used(&self, spec: &StreamJobSpec) -> bool {
+        let is = |restore: &RestoreSpec| {
+            let mut used = self.plan.memory.used_restores.iter();
+            used.any(|used| used.from == restore.from && used.nonce == restore.nonce)
+        };
+        spec.restore.as_ref().is_some_and(is)
+    }
+
+    fn is_due(&self, program: &StreamJobSpec, restore: &RestoreSpec) -> bool {
         let memory = &self.plan.memory;
         let first = memory.revision == 0;
         let place = |restore: &RestoreSpec| (restore.from.clone(), restore.nonce);
@@ -110,7 +128,7 @@ impl Planner<'_> {
             self.facts.frozen.as_ref().is_some_and(|frozen| frozen.restore.as_ref().map(place) != Some(place(restore)));
         let unused = !self.has_run()
             && matches!(&memory.directive, Some(Directive { start: StartFrom::Path { from, .. }, .. }) if *from == restore.from);
-        first || changed || unused
+        first || (changed && !self.is_restore_used(program)) || unused
     }
 
     /// Starts the next generation of the revision: max(status, reported) + 1 (C2).
@@ -207,6 +225,10 @@ impl Planner<'_> {
             },
         }
     }
+}
+
+fn is_in_memory(spec: &StreamJobSpec) -> bool {
+    spec.checkpointing.as_ref().is_some_and(CheckpointingSpec::is_in_memory)
 }
 
 /// What a spec that can run says in vain.

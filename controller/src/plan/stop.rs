@@ -71,7 +71,9 @@ impl Planner<'_> {
     fn needs_savepoint(&self, cause: StopCause) -> Result<bool, Rejection> {
         let upgrade = &self.facts.lifecycle.upgrade;
         let by_mode = matches!(cause, StopCause::Upgrade | StopCause::Suspend);
-        let gives_up = cause == StopCause::Restore || (by_mode && upgrade.mode == UpgradeMode::Stateless);
+        // A rollback goes back to what was before the trial, or to a checkpoint that is there.
+        let gives_up = matches!(cause, StopCause::Restore | StopCause::RollBack)
+            || (by_mode && upgrade.mode == UpgradeMode::Stateless);
         let Some(checkpointing) = self.checkpointing() else { return Ok(false) };
         if gives_up || !self.has_run() {
             return Ok(false);
@@ -352,6 +354,14 @@ impl Planner<'_> {
         let stop = self.plan.memory.stop.take();
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
         self.delete_pods(|_| true);
+        let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());
+        self.plan.memory.stopped_with.clone_from(&savepoint);
+        if self.is_lost_with_job_manager(stop.as_ref().map(|stop| stop.cause), record) {
+            let message = "the job was stopped with a savepoint, and the controller has not heard where it is; its checkpoints \
+                           were in the JobManager's memory: look for the newest directory below checkpointing.savepointStorage \
+                           and set restore.from to it";
+            return self.end(StreamJobState::Failed, "StateLost", message);
+        }
         match (self.facts.desired, &self.facts.program, record) {
             (DesiredState::Suspended, _, Some(ExitRecord { kind: ExitKind::Finished, message, .. })) => {
                 self.end(StreamJobState::Finished, "Finished", message);
@@ -365,6 +375,36 @@ impl Planner<'_> {
                 None => self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message),
             },
         }
+    }
+
+    /// The savepoint of a stop that was given up and came to its end all the same.
+    fn late_savepoint(&self) -> Option<String> {
+        let completed = |request: &&RequestStatus| request.state == RequestState::Completed;
+        self.own_requests().filter(completed).find_map(|request| request.path.clone())
+    }
+
+    /// What the JobManager says of the savepoints to stop with that it was asked for under this revision.
+    fn own_requests(&self) -> impl Iterator<Item = &RequestStatus> {
+        let prefix = format!("upgrade-{}-", self.plan.memory.revision);
+        let requests = self.facts.report.iter().flat_map(|report| &report.requests);
+        requests.filter(move |request| request.id.starts_with(&prefix))
+    }
+
+    /// Whether a JobManager that stopped did so for a request of the controller's own that it had given up: not when it is
+    /// known that each of them has failed.
+    pub(super) fn was_asked_to_stop(&self) -> bool {
+        let failed = self.own_requests().filter(|request| request.state == RequestState::Failed).count();
+        usize::try_from(self.plan.memory.savepoint_requests).is_ok_and(|asked| asked > failed)
+    }
+
+    /// Whether the state that was to be saved is nowhere that is known.
+    fn is_lost_with_job_manager(&self, cause: Option<StopCause>, record: Option<&ExitRecord>) -> bool {
+        let memory = &self.plan.memory;
+        let gives_up = matches!(cause, Some(StopCause::Restore | StopCause::RollBack))
+            || (self.facts.lifecycle.upgrade.mode == UpgradeMode::Stateless && cause != Some(StopCause::Rescale))
+            || record.is_some_and(|record| record.kind == ExitKind::Finished);
+        let kept = memory.last_checkpoint.is_some() && self.has_run() && self.leaves_nothing();
+        kept && !gives_up && memory.stopped_with.is_none()
     }
 
     /// The wanted program, or in place of one that was given up the one that runs.

@@ -2,6 +2,8 @@
 
 mod change;
 mod deletion;
+mod resume;
+mod stuck;
 mod trial;
 mod upgrade;
 
@@ -60,6 +62,7 @@ pub(crate) fn facts() -> Facts {
         connected: false,
         unreachable_since: None,
         mostly_unreachable: false,
+        leading_since: Timestamp(0),
     }
 }
 

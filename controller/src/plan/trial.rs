@@ -1,11 +1,15 @@
 //! A revision's trial: until it is stable, and what happens when it never is (docs/operator.md).
 
+use super::fate::{Fate, UNREACHABLE};
 use super::{Planner, View, rejection};
 use crate::facts::{GivenUp, Program, Rejection, Stable, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobState};
 use sluice_protocol::job_master::{Command, Directive, StartFrom};
 use sluice_protocol::status::JobState;
-use sluice_protocol::{Attempt, Generation};
+use sluice_protocol::{Attempt, Generation, TimeSpan};
+
+/// How long a new leader may take to hear the JobManagers.
+const TAKE_OVER: TimeSpan = TimeSpan::from_secs(10);
 
 /// Why a program cannot go on from what it was given.
 const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "SnapshotUnreadable"];
@@ -98,13 +102,31 @@ impl Planner<'_> {
             return false;
         }
         let checkpointing = self.checkpointing();
-        let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
+        let stability = &self.facts.lifecycle.stability;
+        let (deadline, least) = (stability.effective_deadline(checkpointing), stability.least(checkpointing));
         let Some(due) = self.plan.memory.trial.as_ref().map(|trial| trial.since.plus(deadline)) else { return false };
+        // Who has just begun to lead has seen nothing of the trial: what runs well has the time to show it.
+        let due = due.max(self.facts.leading_since.plus(least).plus(TAKE_OVER));
         if self.facts.now < due {
             self.wake_at(due);
             return false;
         }
-        true
+        self.knows_the_job()
+    }
+
+    /// Whether it is known how the job is: its JobManager tells it now, or there is none that could. One that has never
+    /// been heard is not waited for without an end.
+    fn knows_the_job(&mut self) -> bool {
+        let tells = self.facts.connected && self.facts.report.is_some();
+        let can_tell = matches!(self.fate(), Fate::Alive(pod) if pod.started);
+        if tells || !can_tell {
+            return true;
+        }
+        let patience = self.facts.leading_since.plus(UNREACHABLE);
+        if self.facts.now < patience {
+            self.wake_at(patience);
+        }
+        self.facts.unreachable_since.is_none() && self.facts.now >= patience
     }
 
     pub(super) fn can_roll_back(&self) -> bool {

@@ -38,6 +38,8 @@ fn read_transition(status: StreamJobStatus) -> Memory {
         directive: status.directive.and_then(|directive| serde_json::from_value(directive).ok()),
         stop: status.stop.map(read_stop),
         savepoint_requests: status.savepoint_requests.unwrap_or_default(),
+        stopped_with: status.stopped_with,
+        used_restores: status.used_restores,
         held: status.held.map(read_held),
         trial: status.trial.map(read_trial),
         stable: status.stable.map(|StableRevision { revision, program }| Stable { revision, program }),

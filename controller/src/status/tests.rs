@@ -4,7 +4,7 @@ use super::*;
 use crate::facts::{GivenUp, Held, Stable, Stop, Trial};
 use crate::plan::plan;
 use crate::plan::tests::{facts, job};
-use sluice_crds::StopCause;
+use sluice_crds::{StopCause, UsedRestore};
 use sluice_protocol::{Attempt, CheckpointId, Generation};
 
 #[test]
@@ -52,6 +52,8 @@ fn a_transition_is_remembered_whole() {
         at: facts.now,
     });
     plan.memory.savepoint_requests = 4;
+    plan.memory.stopped_with = Some("s3://bucket/savepoint".to_owned());
+    plan.memory.used_restores = vec![UsedRestore { from: "s3://bucket/chk-50".to_owned(), nonce: 2 }];
     plan.memory.deployed_program = "pv-program-older".to_owned();
     let mut job = job();
     let written = serde_json::to_value(build_status(&job, &facts, &plan)).expect("is JSON");

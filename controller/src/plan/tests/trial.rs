@@ -286,3 +286,51 @@ fn what_crashes_on_trial_is_mended_by_the_next_edit_at_once() {
     first.report.as_mut().expect("is there").last_checkpoint = None;
     assert_eq!(plan(&first).command, Some(Command::Stop));
 }
+
+/// A leader that takes over after the trial's deadline knows nothing of it yet: what ran well meanwhile is not given up.
+#[test]
+fn a_new_leader_hears_the_job_before_it_gives_a_revision_up() {
+    let late =
+        Facts { now: seconds(1000), leading_since: seconds(999), report: None, connected: false, ..on_trial(NOW) };
+    let waits = plan(&late);
+    assert_eq!((waits.memory.stop.clone(), waits.command.clone()), (None, None));
+    assert_eq!(waits.wake_at, Some(seconds(1039)), "what a run takes that has no trouble, and some time to be heard");
+
+    // It is heard: it was stable all the time.
+    let since = seconds(5);
+    let healthy = Facts {
+        report: Some(JobStatus { completed_checkpoints: 9, ..report(since) }),
+        connected: true,
+        ..after(&late, &waits)
+    };
+    let stable = plan(&healthy);
+    assert!(stable.view.ready && stable.memory.trial.is_none());
+
+    // Of an attempt that it has not seen before it does not know the checkpoints: the next one is waited for.
+    let report = JobStatus { completed_checkpoints: 9, attempt: Attempt(2), ..report(since) };
+    let restarted = Facts { report: Some(report.clone()), connected: true, ..after(&late, &waits) };
+    let watches = plan(&restarted);
+    assert_eq!((watches.memory.stop.clone(), watches.view.ready), (None, false));
+    let report = JobStatus { completed_checkpoints: 10, ..report };
+    let stable = plan(&Facts { report: Some(report), now: seconds(1002), ..after(&restarted, &watches) });
+    assert!(stable.view.ready);
+}
+
+#[test]
+fn what_is_not_known_is_waited_for_but_not_for_ever() {
+    let unheard = Facts { leading_since: seconds(999), report: None, connected: false, ..on_trial(NOW) };
+    let at = |now: u64, facts: &Facts| plan(&Facts { now: seconds(now), ..facts.clone() });
+    let waits = at(1039, &unheard);
+    assert_eq!((waits.memory.stop, waits.wake_at), (None, Some(seconds(1119))));
+    assert_eq!(at(1119, &unheard).view.reason, "RollingBack", "it was never heard");
+    let broken = Facts { unreachable_since: Some(seconds(1118)), ..unheard.clone() };
+    assert_eq!(at(1119, &broken).memory.stop, None, "it is lost soon, or comes back");
+    // The report of before its stream broke says nothing of now.
+    let old = Facts { report: Some(report(NOW)), ..broken };
+    assert_eq!(at(1040, &old).memory.stop, None);
+    // Where no JobManager runs there is nothing to hear.
+    let mut pending = unheard;
+    job_manager(&mut pending).started = false;
+    assert_eq!(at(1039, &pending).memory.revision, 3);
+    assert_eq!(at(1038, &pending).memory.revision, 2);
+}

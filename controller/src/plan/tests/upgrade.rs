@@ -6,7 +6,7 @@ use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::options::{CheckpointingSpec, RestartStrategySpec, StorageOptions};
 use sluice_protocol::status::{RequestKind, RequestState, RequestStatus};
 
-const SAVEPOINT: &str = "s3://bucket/path/savepoints/ns/pv-u/1-6";
+pub(super) const SAVEPOINT: &str = "s3://bucket/path/savepoints/ns/pv-u/1-6";
 
 fn seconds(n: u64) -> Timestamp {
     NOW.plus(TimeSpan::from_secs(n))
@@ -16,7 +16,7 @@ fn by_savepoint() -> Facts {
     changed(Facts { lifecycle: by_mode(UpgradeMode::Savepoint), ..running() })
 }
 
-fn answer(facts: &mut Facts, id: &str, state: RequestState) {
+pub(super) fn answer(facts: &mut Facts, id: &str, state: RequestState) {
     let path = (state == RequestState::Completed).then(|| SAVEPOINT.to_owned());
     let failure = (state == RequestState::Failed)
         .then(|| Failure::restart("SavepointExpired", Fault::External, "it took too long"));
@@ -24,20 +24,20 @@ fn answer(facts: &mut Facts, id: &str, state: RequestState) {
     facts.report.as_mut().expect("is there").requests = vec![request];
 }
 
-fn asked(plan: &Plan) -> Option<String> {
+pub(super) fn asked(plan: &Plan) -> Option<String> {
     match &plan.command {
         Some(Command::Savepoint(request)) => Some(request.id.clone()),
         _ => None,
     }
 }
 
-fn edit(facts: Facts, change: impl Fn(&mut StreamJob)) -> Facts {
+pub(super) fn edit(facts: Facts, change: impl Fn(&mut StreamJob)) -> Facts {
     let mut job = job();
     change(&mut job);
     Facts { program: validate_program(&job, None), spec_generation: facts.spec_generation + 1, ..facts }
 }
 
-fn checkpointing(job: &mut StreamJob) -> &mut CheckpointingSpec {
+pub(super) fn checkpointing(job: &mut StreamJob) -> &mut CheckpointingSpec {
     job.spec.checkpointing.as_mut().expect("is there")
 }
 

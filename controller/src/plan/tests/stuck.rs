@@ -1,0 +1,59 @@
+//! Tasks that run without a checkpoint for too long: told, and restarted where the spec says so.
+
+use super::*;
+
+/// 2 s interval, 10 minutes timeout, no failure tolerable: stuck after 20 minutes.
+fn stuck(restart: bool) -> Facts {
+    let mut facts = running();
+    facts.lifecycle.stability.restart_stuck = restart;
+    facts.now = NOW.plus(TimeSpan::from_secs(1200));
+    facts
+}
+
+#[test]
+fn a_stuck_job_is_restarted_where_the_spec_says_so_and_spends_a_restart_each_time() {
+    let told = plan(&stuck(false));
+    assert_eq!(told.view.degraded.as_ref().map(|wrong| wrong.reason.as_str()), Some("CheckpointsStuck"));
+    assert!(!told.acts() && told.memory.failures.total() == 0);
+
+    let mut facts = stuck(true);
+    facts.now = NOW.plus(TimeSpan::from_secs(1199));
+    assert!(plan(&facts).view.degraded.is_none());
+    let mut facts = stuck(true);
+    for (generation, failures) in [(2, 1), (3, 2)] {
+        let lost = plan(&facts);
+        assert_eq!((lost.view.reason.as_str(), lost.memory.failures.total()), ("CheckpointsStuck", failures));
+        assert_eq!(lost.lost.as_ref().map(|lost| lost.cause.reason.as_str()), Some("CheckpointsStuck"));
+        assert!(lost.view.message.contains("no checkpoint was completed within 20m"), "{}", lost.view.message);
+        let mut waiting = after(&facts, &lost);
+        waiting.now = facts.now.plus(TimeSpan::from_secs(1));
+        let next = plan(&waiting);
+        assert_eq!((created(&next)[0], next.memory.revision), ((generation, JM), 1));
+        assert_eq!(directive(&next)["start"], "continue");
+        facts = after(&waiting, &next);
+        facts.pods.retain(|pod| pod.generation == Generation(generation));
+        let report = running().report.expect("runs");
+        facts.report = Some(JobStatus { generation: Generation(generation), since: facts.now, ..report });
+        facts.connected = true;
+        assert!(plan(&facts).view.ready, "its time begins anew");
+        facts.now = facts.now.plus(TimeSpan::from_secs(1200));
+    }
+    // The strategy allows two.
+    let spent = plan(&facts);
+    assert_eq!((spent.view.state, spent.view.reason.as_str()), (Some(StreamJobState::Failed), "CheckpointsStuck"));
+}
+
+#[test]
+fn a_stuck_job_is_not_restarted_on_old_news_nor_where_that_would_cost_its_checkpoints() {
+    let mut unheard = stuck(true);
+    (unheard.connected, unheard.unreachable_since) = (false, Some(unheard.now));
+    let mut in_memory = stuck(true);
+    let frozen = in_memory.frozen.as_mut().expect("runs");
+    frozen.checkpointing.as_mut().expect("has one").storage = "JobManager".to_owned();
+    in_memory.program = Ok(Program { spec: frozen.clone(), config_map: in_memory.memory.program.clone() });
+    for facts in [unheard, in_memory] {
+        let told = plan(&facts);
+        assert_eq!(told.view.degraded.as_ref().map(|wrong| wrong.reason.as_str()), Some("CheckpointsStuck"));
+        assert!(!told.acts() && told.memory.failures.total() == 0, "{told:?}");
+    }
+}
