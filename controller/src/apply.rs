@@ -58,6 +58,17 @@ impl ApplyError {
         matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 409)
     }
 
+    /// Whether nothing can be made any more because the namespace is being deleted.
+    #[must_use]
+    pub fn is_namespace_going(&self) -> bool {
+        let says_so = |status: &kube::core::Status| {
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+                || status.message.contains("because it is being terminated")
+        };
+        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 403 && says_so(status))
+    }
+
     /// CamelCase.
     #[must_use]
     pub fn name(&self) -> &'static str {

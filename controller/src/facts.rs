@@ -37,6 +37,8 @@ pub struct Facts {
     pub lifecycle: Lifecycle,
     /// Whether the StreamJob is being deleted.
     pub deleting: bool,
+    /// Whether its namespace is being deleted as well: no pod can be made there.
+    pub namespace_goes: bool,
     /// Whether it carries the controller's finalizer.
     pub has_finalizer: bool,
     /// The last told state, with the reason of its Degraded condition and its message.
@@ -97,6 +99,8 @@ pub struct Told {
     pub reason: String,
     /// Message.
     pub message: String,
+    /// The newest of the failures.
+    pub failure: Option<String>,
     /// The metadata.generation it was told for.
     pub observed_generation: i64,
 }
@@ -126,6 +130,8 @@ pub struct Memory {
     pub deployed_program: String,
     /// The stop under way.
     pub stop: Option<Stop>,
+    /// The helper that is the current generation.
+    pub helper: Option<Helper>,
     /// Savepoints to stop with that were asked for under the revision.
     pub savepoint_requests: u32,
     /// The savepoint that the job was stopped with, until it starts again.
@@ -177,6 +183,24 @@ pub struct Stop {
     pub savepoint_request: Option<String>,
     /// The savepoint's directory, once it is there.
     pub savepoint: Option<String>,
+}
+
+/// A JobManager that runs no task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Helper {
+    /// When the first one for its task was decided on.
+    pub since: Timestamp,
+    /// Pods so far.
+    pub tries: u32,
+    /// What it does.
+    pub task: HelperTask,
+}
+
+/// What a helper does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HelperTask {
+    /// It ends the job in its ledger (L6).
+    Close,
 }
 
 /// A change that could not be carried out and waits.

@@ -53,6 +53,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
             .and_then(|one| frozen_spec(&context.config_maps, &namespace, &one.program)),
         lifecycle: lifecycle(job),
         deleting: job.metadata.deletion_timestamp.is_some(),
+        namespace_goes: false,
         has_finalizer: job.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
         told: told(job),
         pods: observe_pods(context, job, &namespace, source).await?,
@@ -145,6 +146,7 @@ fn told(job: &StreamJob) -> Told {
         state: status.state,
         reason: progressing.map(|condition| condition.reason.clone()).unwrap_or_default(),
         message: status.message.clone().unwrap_or_default(),
+        failure: status.failures.first().and_then(|failure| failure.message.clone()),
         observed_generation: status.observed_generation.unwrap_or_default(),
     }
 }

@@ -6,11 +6,12 @@
 //! its JobManager. docs/operator.md tells the phases of a change.
 //!
 //! The files: `change` the class of a change; `fate` what became of the JobManager; `active` what follows; `stop` the
-//! first phase of a change; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is
+//! first phase of a change; `close` the pods that end a job in the place of its JobManager; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is
 //! stable, and back; `deletion` the end; `view` what is told.
 
 mod active;
 pub mod change;
+mod close;
 mod deletion;
 mod fate;
 mod revision;
@@ -298,6 +299,7 @@ impl<'a> Planner<'a> {
     fn end(&mut self, state: StreamJobState, reason: &str, message: &str) {
         self.plan.memory.next_restart_at = None;
         self.plan.memory.stop = None;
+        self.plan.memory.helper = None;
         self.plan.memory.held = None;
         self.plan.memory.trial = None;
         self.delete_pods(|_| true);

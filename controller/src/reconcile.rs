@@ -134,6 +134,9 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         writer.write(&with_problem(&plan, refused)).await?;
     }
     if let Err(error) = apply(context, job, &plan).await {
+        if facts.deleting && error.is_namespace_going() {
+            return let_go(context, &writer.job, facts.clone()).await;
+        }
         if !error.is_conflict() {
             writer.write_if_due(&with_problem(&plan, Some(rejection(&error)))).await?;
         }
@@ -147,6 +150,14 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
     Ok(next_pass_of(&facts, &plan, due))
+}
+
+/// The namespace goes too, and with it all pods: a closer cannot be made, and nothing is waited for.
+async fn let_go(context: &Context, job: &StreamJob, facts: Facts) -> Result<Action, ReconcileError> {
+    let plan = plan(&Facts { namespace_goes: true, ..facts });
+    apply(context, job, &plan).await?;
+    write_finalizer(&context.client, job, names::FINALIZER, false).await?;
+    Ok(Action::await_change())
 }
 
 /// Writes statuses of one pass, each over the one before.

@@ -73,6 +73,7 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
         waits_for_restart: memory.next_restart_at.is_some(),
         deployed_program: Some(memory.deployed_program.clone()).filter(|name| !name.is_empty()),
         stop: memory.stop.as_ref().map(memory::write_stop),
+        helper: memory.helper.as_ref().map(memory::write_helper),
         savepoint_requests: (memory.savepoint_requests > 0).then_some(memory.savepoint_requests),
         stopped_with: memory.stopped_with.clone(),
         used_restores: memory.used_restores.clone(),

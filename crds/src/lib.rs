@@ -29,8 +29,8 @@ pub use savepoint::{Savepoint, SavepointPhase, SavepointSpec, SavepointStatus, S
 pub use schema::all_crds;
 pub use spec::{JobManagerSpec, StreamJob, StreamJobSpec, TaskManagerSpec};
 pub use status::{
-    ForeignSnapshot, GivenUp, HeldUpgrade, LastCheckpoint, StableRevision, StatusFailure, StopCause, StopUnderWay,
-    StreamJobState, StreamJobStatus, Trial, UsedRestore,
+    ForeignSnapshot, GivenUp, HeldUpgrade, HelperTask, HelperUnderWay, LastCheckpoint, StableRevision, StatusFailure,
+    StopCause, StopUnderWay, StreamJobState, StreamJobStatus, Trial, UsedRestore,
 };
 pub use validate::{Problem, validate, validate_name, warnings};
 

@@ -77,6 +77,9 @@ pub struct StreamJobStatus {
     /// The stop that is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopUnderWay>,
+    /// The pod that ends the job in its ledger, or removes a savepoint of it, in the place of a JobManager that cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helper: Option<HelperUnderWay>,
     /// Savepoints to stop with that were asked for under the revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub savepoint_requests: Option<u32>,
@@ -160,6 +163,41 @@ pub struct StopUnderWay {
     /// The savepoint, once it is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub savepoint: Option<String>,
+}
+
+/// A JobManager that runs no task; the generation is its.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HelperUnderWay {
+    /// What it does.
+    pub task: HelperTask,
+    /// When the first one for it was decided on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<MicroTime>,
+    /// Pods so far.
+    pub tries: u32,
+    /// For Dispose: the uid of the Savepoint whose files are removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub savepoint: Option<String>,
+    /// For Dispose: where they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// For Dispose: how it ended, as CamelCase; Disposed when they are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// For Dispose: the same for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What a helper does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum HelperTask {
+    /// It ends the job in its ledger.
+    #[default]
+    Close,
+    /// It removes the files of a savepoint.
+    Dispose,
 }
 
 /// What a job is stopped for.

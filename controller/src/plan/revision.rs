@@ -135,6 +135,7 @@ impl Planner<'_> {
     pub(super) fn next_generation(&mut self, reason: &str, message: &str) {
         let reported = self.facts.report.as_ref().map(|report| report.generation).unwrap_or_default();
         let memory = &mut self.plan.memory;
+        memory.helper = None;
         memory.generation = memory.generation.max(reported).next();
         memory.job_manager_pod = None;
         memory.next_task_manager = 0;
@@ -152,6 +153,8 @@ impl Planner<'_> {
             StartFrom::ResumeLatest => "resumes from the latest checkpoint".to_owned(),
             StartFrom::Path { from, .. } => format!("restores {from}"),
             StartFrom::Empty => "starts empty".to_owned(),
+            StartFrom::Close { .. } => "ends the job".to_owned(),
+            StartFrom::Dispose { path } => format!("removes {path}"),
         };
         let revision = self.plan.memory.revision;
         let event = format!("generation {generation} (revision {revision}) {words}");
@@ -191,7 +194,7 @@ impl Planner<'_> {
         }
     }
 
-    fn pod(&self, role: Role) -> PodPlan {
+    pub(super) fn pod(&self, role: Role) -> PodPlan {
         let memory = &self.plan.memory;
         let configured = self.spec().and_then(|spec| spec.image.clone());
         // All pods of a generation run one image, also when the operator's default changes meanwhile.
@@ -200,6 +203,12 @@ impl Planner<'_> {
             let pod = pods.find(|pod| pod.role == Role::JobManager && pod.generation == memory.generation)?;
             Some(pod.image.clone()).filter(|image| !image.is_empty())
         };
+        // A helper has the image of the generation that ran.
+        let of_predecessor = || {
+            let is_helper = memory.helper.is_some();
+            let pods = self.facts.pods.iter().filter(|pod| is_helper && !pod.image.is_empty());
+            pods.max_by_key(|pod| pod.generation).map(|pod| pod.image.clone())
+        };
         PodPlan {
             role,
             generation: memory.generation,
@@ -207,7 +216,10 @@ impl Planner<'_> {
             config_map: memory.program.clone(),
             directive: serde_json::to_string(&self.directive()).unwrap_or_default(),
             failures: serde_json::to_string(&memory.failures).unwrap_or_default(),
-            image: configured.or_else(of_job_manager).unwrap_or_else(|| self.facts.default_image.clone()),
+            image: configured
+                .or_else(of_job_manager)
+                .or_else(of_predecessor)
+                .unwrap_or_else(|| self.facts.default_image.clone()),
         }
     }
 
@@ -216,7 +228,13 @@ impl Planner<'_> {
     fn directive(&self) -> Directive {
         let memory = &self.plan.memory;
         let used = memory.started_revision == memory.revision;
+        let helper = self.helper_start();
         match &memory.directive {
+            directive if helper.is_some() => Directive {
+                id: directive.as_ref().map(|directive| directive.id.clone()).unwrap_or_default(),
+                seen: memory.ledger_entry,
+                start: helper.unwrap_or(StartFrom::Continue),
+            },
             Some(directive) if !used => directive.clone(),
             directive => Directive {
                 id: directive.as_ref().map(|directive| directive.id.clone()).unwrap_or_default(),

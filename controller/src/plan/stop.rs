@@ -2,6 +2,7 @@
 //! (docs/operator.md). What is started afterwards is decided when nothing runs any more.
 
 use super::change::Change;
+use super::close::{CLOSE_TIMEOUT, Closing};
 use super::fate::Fate;
 use super::{Planner, View, rejection};
 use crate::facts::{Held, PodFacts, Program, Rejection, Stop};
@@ -227,18 +228,65 @@ impl Planner<'_> {
 
     /// A stop is under way: what follows from what became of the JobManager.
     pub(super) fn stopping(&mut self, fate: Fate<'_>, stop: &Stop) {
+        if self.is_closing() {
+            return self.close_stopped(fate, stop);
+        }
         let waits_for_savepoint = stop.savepoint_request.is_some() && stop.savepoint.is_none() && self.has_run();
-        let needs_end = (waits_for_savepoint && self.fall_back().is_err()) || self.needs_terminal_entry(stop);
+        let needs_savepoint = waits_for_savepoint && self.fall_back().is_err();
+        let needs_end = needs_savepoint || self.needs_terminal_entry(stop);
         match fate {
             Fate::Alive(pod) => self.stop(pod, needs_end),
             Fate::Exited(record) if needs_end && !is_terminal(record.kind) => self.exited(record),
             Fate::Exited(record) => self.stopped(Some(record)),
-            // The next generation carries the request out (K4), or ends the ledger.
-            Fate::Lost(cause) if needs_end => self.lost(&cause),
-            Fate::Drained(cause) if needs_end => self.drained(&cause),
+            // The next generation carries the request out (K4).
+            Fate::Lost(cause) if needs_savepoint => self.lost(&cause),
+            Fate::Drained(cause) if needs_savepoint => self.drained(&cause),
             Fate::NotCreated if needs_end => self.create_pods(),
-            Fate::Lost(_) | Fate::Drained(_) | Fate::NotCreated => self.stopped(None),
+            Fate::Lost(cause) | Fate::Drained(cause) => self.end_unreachable(stop, &cause),
+            Fate::NotCreated => self.end_unreachable(stop, &rejection("NotCreated", "its pod was not made".to_owned())),
         }
+    }
+
+    /// No JobManager can be asked for an end: a closer writes it (L6), where the revision has run and has a ledger.
+    fn end_unreachable(&mut self, stop: &Stop, cause: &Rejection) {
+        if self.has_run() && self.has_ledger() {
+            self.begin_closer(cause);
+            return self.tell_closing(stop);
+        }
+        if self.needs_terminal_entry(stop) {
+            return self.lost(cause);
+        }
+        self.stopped(None);
+    }
+
+    /// A closer is at work, until its deadline where the change may go on without a terminal entry.
+    fn close_stopped(&mut self, fate: Fate<'_>, stop: &Stop) {
+        let needs_end = self.needs_terminal_entry(stop);
+        let since = self.plan.memory.helper.as_ref().map(|helper| helper.since).unwrap_or_default();
+        let deadline = since.plus(CLOSE_TIMEOUT);
+        if !needs_end && self.facts.now >= deadline {
+            self.tell_not_closed(&format!("its closer has not ended it within {CLOSE_TIMEOUT}"));
+            return self.stopped(None);
+        }
+        match self.follow_closer(fate) {
+            Closing::UnderWay => {
+                if !needs_end {
+                    self.wake_at(deadline);
+                }
+                self.tell_closing(stop);
+            }
+            Closing::Ended(record) => self.stopped(Some(record)),
+            Closing::GivenUp(record) if needs_end => self.exited(record),
+            Closing::GivenUp(record) => {
+                self.tell_not_closed(&record.message);
+                self.stopped(Some(record));
+            }
+        }
+    }
+
+    fn tell_closing(&mut self, stop: &Stop) {
+        let message = self.closer_message();
+        self.tell_stopping(stop, &message);
     }
 
     /// A ledger that the job leaves behind must say that it has ended: nothing else fences what may still write to it.
@@ -251,7 +299,8 @@ impl Planner<'_> {
         let Some(stop) = self.plan.memory.stop.clone() else { return };
         // One that has not started has nothing to save, unless it is there to carry out this very end.
         if !pod.started && !needs_end {
-            return self.stopped(None);
+            let cause = rejection("NotStarted", format!("pod {} has not started", pod.name));
+            return self.end_unreachable(&stop, &cause);
         }
         match &stop.savepoint_request {
             Some(id) => self.stop_with_savepoint(pod, &stop, id),
@@ -267,11 +316,8 @@ impl Planner<'_> {
         let since = if self.needs_terminal_entry(stop) { stop.since.max(pod.created_at) } else { stop.since };
         let deadline = since.plus(timeout.map_or(STOP_TIMEOUT, |checkpointing| checkpointing.timeout));
         if now >= deadline {
-            if self.needs_terminal_entry(stop) {
-                let message = "the JobManager did not end in time, and its ledger must say that it has".to_owned();
-                return self.lost(&rejection("StopTimedOut", message));
-            }
-            return self.stopped(None);
+            let message = "its JobManager did not end in time".to_owned();
+            return self.end_unreachable(stop, &rejection("StopTimedOut", message));
         }
         self.plan.command = self.facts.connected.then_some(Command::Stop);
         self.wait_for_end(deadline);
@@ -292,7 +338,10 @@ impl Planner<'_> {
                 };
                 return self.savepoint_failed(pod, wrong);
             }
-            Some(RequestState::Completed) if now >= deadline => return self.stopped(None),
+            Some(RequestState::Completed) if now >= deadline => {
+                let message = "its JobManager did not end after the savepoint".to_owned();
+                return self.end_unreachable(stop, &rejection("StopTimedOut", message));
+            }
             _ if now >= deadline => {
                 let wrong = match (answer, self.facts.connected) {
                     (None, false) => rejection("JobManagerUnreachable", "the JobManager did not answer".to_owned()),
@@ -352,6 +401,7 @@ impl Planner<'_> {
     /// No JobManager runs any more, as it was to be.
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
         let stop = self.plan.memory.stop.take();
+        self.plan.memory.helper = None;
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
         self.delete_pods(|_| true);
         let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());
@@ -426,7 +476,7 @@ pub(super) fn savepoint_command(id: &str, timeout: TimeSpan) -> Command {
 }
 
 /// Whether a process that ended like this has left a terminal entry.
-const fn is_terminal(kind: ExitKind) -> bool {
+pub(super) const fn is_terminal(kind: ExitKind) -> bool {
     matches!(kind, ExitKind::Stopped | ExitKind::Finished | ExitKind::Failed)
 }
 

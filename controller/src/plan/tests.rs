@@ -1,6 +1,7 @@
 //! The planner over many states: each test is a story told by facts, in milliseconds.
 
 mod change;
+mod close;
 mod deletion;
 mod resume;
 mod stuck;
@@ -52,6 +53,7 @@ pub(crate) fn facts() -> Facts {
         given_up: None,
         lifecycle: by_mode(UpgradeMode::LastState),
         deleting: false,
+        namespace_goes: false,
         has_finalizer: true,
         memory: Memory::default(),
         told: Told::default(),
@@ -93,6 +95,7 @@ fn after(facts: &Facts, plan: &Plan) -> Facts {
             state: plan.view.state,
             reason: plan.view.reason.clone(),
             message: plan.view.message.clone(),
+            failure: facts.report.as_ref().and_then(|report| Some(report.failures.first()?.failure.message.clone())),
             observed_generation: facts.spec_generation,
         },
         service_generation: plan.service.map(|generation| generation.0).or(facts.service_generation),

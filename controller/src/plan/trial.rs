@@ -153,7 +153,10 @@ impl Planner<'_> {
             let mut pods = self.facts.pods.iter().filter(|pod| pod.generation == generation);
             pods.find_map(|pod| pod.problem.as_ref().map(|problem| problem.message.clone()))
         };
-        failure.or_else(problem).unwrap_or_else(|| self.facts.told.message.clone())
+        failure
+            .or_else(problem)
+            .or_else(|| self.facts.told.failure.clone())
+            .unwrap_or_else(|| self.facts.told.message.clone())
     }
 
     /// Runs the last stable spec again, as a revision of its own.

@@ -2,10 +2,11 @@
 //!
 //! Callers rely on: what is written is read back as it was; what an older controller wrote reads as nothing remembered.
 
-use crate::facts::{GivenUp, Held, Memory, Stable, Stop, Trial};
+use crate::facts::{GivenUp, Held, Helper, HelperTask, Memory, Stable, Stop, Trial};
 use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
 use sluice_crds::{
-    ForeignSnapshot, HeldUpgrade, LastCheckpoint, StableRevision, StopUnderWay, StreamJob, StreamJobStatus,
+    ForeignSnapshot, HeldUpgrade, HelperUnderWay, LastCheckpoint, StableRevision, StopUnderWay, StreamJob,
+    StreamJobStatus,
 };
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus};
@@ -37,6 +38,7 @@ fn read_transition(status: StreamJobStatus) -> Memory {
         program: status.program.unwrap_or_default(),
         directive: status.directive.and_then(|directive| serde_json::from_value(directive).ok()),
         stop: status.stop.map(read_stop),
+        helper: status.helper.map(read_helper),
         savepoint_requests: status.savepoint_requests.unwrap_or_default(),
         stopped_with: status.stopped_with,
         used_restores: status.used_restores,
@@ -65,6 +67,21 @@ fn read_stop(stop: StopUnderWay) -> Stop {
 pub(super) fn write_stop(stop: &Stop) -> StopUnderWay {
     let Stop { since, cause, savepoint_request, savepoint } = stop.clone();
     StopUnderWay { since: Some(to_micro_time(since)), cause, savepoint_request, savepoint }
+}
+
+fn read_helper(helper: HelperUnderWay) -> Helper {
+    let HelperUnderWay { task: _, since, tries, savepoint: _, path: _, outcome: _, message: _ } = helper;
+    Helper { since: since.as_ref().map(from_micro_time).unwrap_or_default(), tries, task: HelperTask::Close }
+}
+
+pub(super) fn write_helper(helper: &Helper) -> HelperUnderWay {
+    let Helper { since, tries, task: HelperTask::Close } = helper;
+    HelperUnderWay {
+        task: sluice_crds::HelperTask::Close,
+        since: Some(to_micro_time(*since)),
+        tries: *tries,
+        ..HelperUnderWay::default()
+    }
 }
 
 fn read_held(held: HeldUpgrade) -> Held {

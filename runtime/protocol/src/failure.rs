@@ -106,6 +106,9 @@ impl ExitRecord {
     }
 }
 
+/// Reason of a process that was told to stop while it waited for its storage: the ledger was not touched.
+pub const STOPPED_BEFORE_START: &str = "StoppedBeforeStart";
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitKind {

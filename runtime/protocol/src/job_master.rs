@@ -15,13 +15,16 @@
 //! 3. *Checkpoint* (`checkpoints`): [`crate::coordinator`] triggers → `Acknowledge` of all → `_metadata` → ledger
 //!    entry → `CheckpointCompleted`, displaced ones are removed (`cleanup`).
 //! 4. *Failure* (`attempts`): a failed task, a lost TaskManager, too many failed checkpoints → [`crate::restart`]
-//!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 5 with `Failed`.
-//! 5. *End* (`ending`): all tasks have worked on all input, a command, a spent policy, a user's error → a last checkpoint where
+//!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 6 with `Failed`.
+//! 5. *Helper* (`closing`): a start that runs no task ends the job in the place of a JobManager that cannot be reached (L6),
+//!    or removes a savepoint of one that has ended (L5).
+//! 6. *End* (`ending`): all tasks have worked on all input, a command, a spent policy, a user's error → a last checkpoint where
 //!    there is one → the terminal entry → `Shutdown` → exit. Superseded: exit at once, touching nothing.
 
 mod attempts;
 mod checkpoints;
 mod cleanup;
+mod closing;
 mod config;
 mod ending;
 mod event;
@@ -36,7 +39,7 @@ mod savepoints;
 mod start;
 mod task_managers;
 
-pub use config::{Directive, JobMasterConfig, Planted, StartFrom};
+pub use config::{CloseEnd, Directive, JobMasterConfig, Planted, StartFrom};
 pub use event::{Action, Command, Event, Reconfiguration, SavepointRequest, SessionId};
 
 use crate::RandomSource;
@@ -56,6 +59,7 @@ use crate::time::{TimeSpan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED};
 use execution::Execution;
 use journal::{EndKind, Journal};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
@@ -77,6 +81,8 @@ enum Phase {
     Preparing(Preparing),
     Deploying,
     Running,
+    /// `Disposed` is being appended behind the terminal entry (L5).
+    Disposing,
     /// The terminal entry is being appended.
     Ending(EndKind),
     /// It stands.
@@ -149,6 +155,8 @@ pub struct JobMaster {
     external_failures: u32,
     /// A configuration that cannot be used.
     refused: Option<Failure>,
+    /// Why objects could not be removed that should have been; the next sweep tries again.
+    left_behind: Option<String>,
 }
 
 impl JobMaster {
@@ -194,6 +202,7 @@ impl JobMaster {
             store_failures: 0,
             external_failures: 0,
             refused,
+            left_behind: None,
         }
     }
 
@@ -368,6 +377,8 @@ impl JobMaster {
             self.operations.wait(self.now.plus(pause), Running { failures, ..running });
         } else if let Purpose::ReadFiles(key) = running.purpose {
             self.on_files_unreadable(key);
+        } else if matches!(running.purpose, Purpose::ListDead | Purpose::Delete(_)) {
+            self.left_behind = Some(failure.message);
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct Check {
     given_up: Option<Run>,
     /// Tasks that have said that all their input is worked on.
     finished: BTreeSet<(Run, SubtaskId)>,
+    /// Processes that were sent to end the job.
+    pub closers: BTreeSet<ProcessId>,
     /// Directives by id with their m, as the controller gave them last.
     pub directives: BTreeMap<String, (StartFrom, u64)>,
     /// Checkpoints that were read and held batches in flight.
@@ -97,6 +99,7 @@ impl Check {
             draining: BTreeSet::new(),
             given_up: None,
             finished: BTreeSet::new(),
+            closers: BTreeSet::new(),
             directives: BTreeMap::new(),
             in_flight: Cell::new(0),
             may_stop: false,
@@ -268,7 +271,9 @@ impl Check {
         };
         let has_moved = start != StartFrom::Continue && !is_repeated && entry.number > seen + 1;
         self.coverage.moved += u64::from(has_moved);
-        self.coverage.concluded += u64::from(cause == StartCause::Close);
+        let is_reached = self.fold().ending != Ends::None;
+        self.coverage.concluded += u64::from(cause == StartCause::Close && is_reached);
+        self.coverage.closed += u64::from(cause == StartCause::Close && self.closers.contains(&entry.process));
         let found = restored_from.map(|from| from.directory.clone());
         let expected = match start {
             StartFrom::Path { from, .. } if !is_repeated => {

@@ -11,7 +11,7 @@ use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
 use crate::simulation::world::{Event, Process, World, process_id};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{Command, Directive, JobMasterConfig, StartFrom};
+use sluice_protocol::job_master::{CloseEnd, Command, Directive, JobMasterConfig, StartFrom};
 use sluice_protocol::ledger::SavepointKind;
 use sluice_protocol::message::Alignment;
 use sluice_protocol::options::{
@@ -35,6 +35,8 @@ pub struct Controller {
     directive: Directive,
     failures: FailureCounts,
     restart_at: Option<u64>,
+    /// The next generation is a closer.
+    closing: Option<CloseEnd>,
     stopping: bool,
     stopped: bool,
     task_managers_created: u64,
@@ -52,6 +54,7 @@ impl Default for Controller {
             directive: Directive { id: FIRST.to_owned(), seen: 0, start: StartFrom::Continue },
             failures: FailureCounts::new(1),
             restart_at: Some(0),
+            closing: None,
             stopping: false,
             stopped: false,
             task_managers_created: 0,
@@ -97,9 +100,15 @@ impl World {
         self.controller.restart_at = None;
         self.controller.generation += 1;
         let generation = self.controller.generation;
-        let directive = self.controller.directive.clone();
+        let mut directive = self.controller.directive.clone();
+        let closing = self.controller.closing;
+        match closing {
+            Some(end) => directive.start = StartFrom::Close { end },
+            None => {
+                self.check.directives.insert(directive.id.clone(), (directive.start.clone(), directive.seen));
+            }
+        }
         self.trace(|| format!("controller starts generation {generation} with {directive:?}"));
-        self.check.directives.insert(directive.id.clone(), (directive.start.clone(), directive.seen));
         let index = self.start_job_manager(generation, directive);
         self.controller.current = Some(index);
         for pod in std::mem::take(&mut self.controller.pods) {
@@ -109,7 +118,54 @@ impl World {
         let parallelism = self.parallelism();
         let needed = parallelism.div_ceil(self.scenario.slots) + self.scenario.spares;
         let now = self.now;
+        if closing.is_some() {
+            self.controller.replacements.clear();
+            return self.send_closer(index);
+        }
         self.controller.replacements = (0..needed).map(|_| now + self.rng.u64(1..600)).collect();
+    }
+
+    /// A closer has no TaskManagers. Some die on the way, some are taken for dead.
+    fn send_closer(&mut self, index: usize) {
+        self.check.closers.insert(process_id(index));
+        let (at, suspected) = (self.rng.u64(1..900), self.rng.u64(100..2000));
+        match self.rng.u32(..10) {
+            0..=2 => self.schedule(at, Event::Kill(Process::JobManager(index), false)),
+            3 => {
+                let millis = self.rng.u64(300..8000);
+                self.schedule(at, Event::Pause(Process::JobManager(index), millis));
+            }
+            _ => return,
+        }
+        self.schedule(at + suspected, Event::JobManagerLost(index));
+    }
+
+    /// How a closer is to end the job in the place of its JobManager, if it is to end now.
+    fn closing_end(&self) -> Option<CloseEnd> {
+        let is_cancelled = self.scenario.cancel.is_some_and(|at| at <= self.now);
+        let is_stopping = self.controller.stopping && !self.controller.stopped;
+        // Nothing is known of a ledger that could be ended.
+        let is_unknown = self.controller.directive.seen == 0;
+        if !self.scenario.closes || is_unknown || !(is_cancelled || is_stopping) {
+            return None;
+        }
+        Some(if is_cancelled { CloseEnd::Cancelled } else { CloseEnd::Stopped })
+    }
+
+    fn end_by_closer(&mut self, end: CloseEnd) {
+        self.controller.closing = Some(end);
+        self.controller.current = None;
+        self.controller.restart_at = Some(self.now + 100);
+    }
+
+    /// The checkpoint that the job ends with stands: some JobManagers die before they have concluded the end.
+    pub(super) fn on_last_checkpoint(&mut self) {
+        let Some(index) = self.controller.current.filter(|_| self.closing_end().is_some()) else { return };
+        if self.rng.bool() {
+            let suspected = self.rng.u64(100..3000);
+            self.schedule(1, Event::Kill(Process::JobManager(index), false));
+            self.schedule(suspected, Event::JobManagerLost(index));
+        }
     }
 
     /// Starts a JobManager process, also one that nobody should have started.
@@ -202,10 +258,17 @@ impl World {
         if self.controller.stopped || at > self.now {
             return;
         }
-        if upgrade == Upgrade::LastState {
+        if self.controller.closing.is_some() {
+            return;
+        }
+        if upgrade == Upgrade::LastState && !(self.scenario.closes && self.controller.directive.seen > 0) {
             return self.leave_revision();
         }
         self.controller.stopping = true;
+        if let (Upgrade::LastState, Some(end)) = (upgrade, self.closing_end()) {
+            // Whoever runs goes on beside the closer.
+            return self.end_by_closer(end);
+        }
         if self.rng.u32(..8) > 0 {
             return;
         }
@@ -227,6 +290,7 @@ impl World {
     fn begin_revision(&mut self, directive: Directive) {
         self.controller.directive = directive;
         self.controller.failures = FailureCounts::new(2);
+        self.controller.closing = None;
         self.controller.current = None;
         self.controller.restart_at = Some(self.now + 50);
     }
@@ -293,6 +357,11 @@ impl World {
         if self.controller.current != Some(index) {
             return;
         }
+        if let Some(end) = self.closing_end() {
+            let gives_up = self.controller.closing.is_some() && end == CloseEnd::Stopped && self.rng.u32(..3) == 0;
+            // Past its deadline nobody waits for a closer: the next revision begins all the same.
+            return if gives_up { self.leave_revision() } else { self.end_by_closer(end) };
+        }
         let lost = CountedFailure::JobManager(Generation(self.job_managers[index].generation));
         let policy = RestartPolicy::FixedDelay { attempts: 1_000_000, delay: TimeSpan(200) };
         let decision = policy.on_failure(&mut self.controller.failures, lost, None, Timestamp(self.now));
@@ -317,6 +386,8 @@ impl World {
         }
         let status = self.job_managers[index].status().clone();
         self.controller.failures.merge(&status.failure_counts);
+        // A report may have raised m since it was started.
+        let told = self.check.directives.get(&self.controller.directive.id).map_or(0, |(_, seen)| *seen);
         match record.kind {
             ExitKind::Finished => self.finish(),
             ExitKind::Stopped if self.scenario.cancel.is_some() => self.finish(),
@@ -325,7 +396,7 @@ impl World {
                 let last = if self.rng.bool() { status.ledger_entry } else { self.controller.directive.seen };
                 self.resume(last);
             }
-            ExitKind::StateMoved if record.ledger_entry > Some(self.controller.directive.seen) => {
+            ExitKind::StateMoved if record.ledger_entry > Some(told) => {
                 let revision = self.job_managers[index].revision;
                 if let Err(what) = self.check.on_moved(record.ledger_entry.unwrap_or_default(), revision) {
                     self.violate(what);

@@ -39,11 +39,13 @@ pub enum Bug {
     Drain,
     /// N3 broken: entries of an older revision beyond m stop a start again and again.
     OlderRevision,
+    /// L6, K4 broken: a closer does not finish a stop that had reached its checkpoint.
+    Closer,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -59,6 +61,7 @@ impl Bug {
         Self::References,
         Self::Drain,
         Self::OlderRevision,
+        Self::Closer,
     ];
 
     /// The JobMaster's switches.
@@ -75,6 +78,7 @@ impl Bug {
             forgets_references: bug == Some(Self::References),
             forgets_drains: bug == Some(Self::Drain),
             insists_on_m: bug == Some(Self::OlderRevision),
+            closes_unfinished: bug == Some(Self::Closer),
         }
     }
 }
@@ -201,6 +205,8 @@ pub struct Scenario {
     pub deletes: bool,
     /// Least time between two checkpoints.
     pub min_pause_millis: u64,
+    /// Whether a job that is to end and has lost its JobManager is ended by a closer.
+    pub closes: bool,
 }
 
 impl Scenario {
@@ -266,10 +272,12 @@ impl Scenario {
             cancel: None,
             deletes: false,
             min_pause_millis: 0,
+            closes: false,
         }
         .with_alignment()
         .with_people(horizon)
         .with_ends(horizon)
+        .with_closers()
     }
 
     /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.
@@ -335,6 +343,14 @@ impl Scenario {
         if self.stalls > 0 && rng.bool() {
             self.stalls_on_millis = rng.u64(1000..8000);
         }
+        self
+    }
+
+    /// Most jobs that are to end have their end written by a closer where their JobManager does not.
+    fn with_closers(mut self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0xc105_0000);
+        let ends = self.cancel.is_some() || self.upgrade.is_some();
+        self.closes = ends && rng.u32(..3) > 0;
         self
     }
 

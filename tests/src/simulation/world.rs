@@ -336,6 +336,9 @@ impl World {
             if let Err(what) = self.check.on_put(key, bytes, &self.store) {
                 self.violate(what);
             }
+            if key.contains("/ledger/") && self.check.fold().has_stopped_with_savepoint() {
+                self.on_last_checkpoint();
+            }
             if key.contains("/ledger/") && self.check.fold().state.is_terminal() {
                 self.terminal_at = self.now;
             }

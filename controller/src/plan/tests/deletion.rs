@@ -1,4 +1,4 @@
-//! A deletion ends, whatever state the job is in, and makes nothing.
+//! A deletion ends, whatever state the job is in, and makes nothing but a closer.
 
 use super::*;
 use sluice_protocol::status::{RequestKind, RequestState, RequestStatus};
@@ -49,9 +49,8 @@ fn the_deadline_counts_from_when_the_controller_first_saw_it() {
 fn in_bad_situations_it_ends_at_once() {
     let mut gone = running();
     gone.pods.clear();
-    let mut killed = running();
-    kill(&mut killed);
-    let mut pulls = running();
+    let first = facts();
+    let mut pulls = after(&first, &plan(&first));
     job_manager(&mut pulls).started = false;
     let mut failed = running();
     exit(&mut failed, ExitKind::Failed);
@@ -60,13 +59,11 @@ fn in_bad_situations_it_ends_at_once() {
     let mut terminating = running();
     terminating.pods.iter_mut().for_each(|pod| pod.terminating = true);
     let cases = [
-        ("its JobManager is gone", gone),
-        ("killed", killed),
-        ("its image is not there", pulls),
+        ("its first image is not there", pulls),
         ("it has failed", failed),
         ("it was never deployed", facts()),
         ("neither spec nor program are there", broken),
-        ("the namespace goes", terminating),
+        ("the namespace goes", Facts { namespace_goes: true, ..terminating }),
     ];
     for (case, facts) in cases {
         let plan = plan(&deleted(facts));

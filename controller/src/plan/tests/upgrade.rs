@@ -190,8 +190,12 @@ fn a_job_manager_lost_during_its_savepoint_is_followed_by_one_that_carries_it_ou
     assert_eq!((created(&waits), waits.memory.revision), (vec![], 1), "nothing is skipped");
     assert!(waits.delete.is_empty() && waits.wake_at.is_some());
 
-    // By the fallback the new revision starts at once.
+    // By the fallback the new revision starts as soon as a closer has ended the old one.
     facts.lifecycle.upgrade.fallback = UpgradeFallback::LastState;
+    let closes = plan(&facts);
+    assert_eq!(directive(&closes)["start"], json!({"close": {"end": "stopped"}}));
+    let mut facts = after(&facts, &closes);
+    exit(&mut facts, ExitKind::Stopped);
     assert_eq!(plan(&facts).memory.revision, 2);
 }
 
@@ -369,7 +373,8 @@ fn another_storage_starts_by_path_in_a_ledger_of_its_own_once_the_old_one_has_en
     assert_eq!(plan(&stopping).command, Some(Command::Stop));
     kill(&mut stopping);
     let lost = plan(&stopping);
-    assert_eq!((lost.view.state, lost.memory.revision), (Some(StreamJobState::Restarting), 1));
+    assert_eq!((lost.view.state, lost.memory.revision), (Some(StreamJobState::Stopping), 1));
+    assert_eq!(directive(&lost)["start"], json!({"close": {"end": "stopped"}}));
     let mut stopping = after(&facts, &plan(&facts));
     exit(&mut stopping, ExitKind::Stopped);
     assert_eq!(directive(&plan(&stopping))["start"]["path"]["from"], "s3://bucket/path/ns/pv-u");

@@ -7,7 +7,7 @@ use super::store::{self, Storage};
 use crate::edge;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
-use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::failure::{ExitKind, ExitRecord, STOPPED_BEFORE_START};
 use sluice_protocol::history::CheckpointHistory;
 use sluice_protocol::job_master::{Action, Command, Event, JobMaster, JobMasterConfig, SessionId};
 use sluice_protocol::message::ToTaskManager;
@@ -343,7 +343,7 @@ impl Driver {
 fn wait_for_store(waiting: &mut Vec<Event>, event: Event) -> Option<ExitRecord> {
     if matches!(event, Event::Command(Command::Stop | Command::Cancel)) {
         let message = "stopped while the checkpoint storage could not be used; nothing was started";
-        return Some(ExitRecord::new(ExitKind::Stopped, "StoppedBeforeStart", message));
+        return Some(ExitRecord::new(ExitKind::Stopped, STOPPED_BEFORE_START, message));
     }
     if !matches!(event, Event::Tick) {
         waiting.push(event);

@@ -57,6 +57,8 @@ pub struct Planted {
     pub forgets_drains: bool,
     /// N3 broken: entries of an older revision beyond m stop a start again and again.
     pub insists_on_m: bool,
+    /// L6, K4 broken: a closer ends the job as it was told, whatever the job had been asked to end with before.
+    pub closes_unfinished: bool,
 }
 
 /// What a start carries (N3).
@@ -89,4 +91,34 @@ pub enum StartFrom {
     },
     /// Nothing (stateless), only while the ledger ends exactly at `seen`.
     Empty,
+    /// Nothing runs: the job is ended in its ledger, in the place of a JobManager that cannot be reached (L6).
+    #[serde(rename_all = "camelCase")]
+    Close {
+        /// How, unless the job had reached the checkpoint that it ends with.
+        end: CloseEnd,
+    },
+    /// Nothing runs: a savepoint of a job that has ended is removed (L5).
+    #[serde(rename_all = "camelCase")]
+    Dispose {
+        /// URI of its directory or its `_metadata`.
+        path: String,
+    },
+}
+
+impl StartFrom {
+    /// Whether no task will run: the process ends the job, or removes something, and goes.
+    #[must_use]
+    pub const fn is_helper(&self) -> bool {
+        matches!(self, Self::Close { .. } | Self::Dispose { .. })
+    }
+}
+
+/// How a closer ends a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CloseEnd {
+    /// It can be resumed: the job is suspended, or its spec has changed.
+    Stopped,
+    /// For good, obeying `checkpointing.retention`: the job is deleted.
+    Cancelled,
 }

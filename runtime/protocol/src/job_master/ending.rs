@@ -17,11 +17,13 @@ use crate::time::TimeSpan;
 const EXIT_PATIENCE: TimeSpan = TimeSpan::from_secs(5);
 
 /// The same when all checkpoints are removed with the job, and no later start will sweep.
-const REMOVAL_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
+pub(super) const REMOVAL_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
 
 impl JobMaster {
     pub(super) fn on_command(&mut self, command: Command) {
         match command {
+            // The job has ended, or is being ended: there is nothing to ask for.
+            _ if self.config.directive.start.is_helper() => {}
             Command::Stop => self.stop(),
             Command::Cancel if self.journal.fold.has_stopped_with_savepoint() => {
                 self.end_when_confirmed(self.reached_end())
@@ -84,9 +86,12 @@ impl JobMaster {
         self.drop_checkpoints(dropped);
         self.phase = Phase::Ending(kind.clone());
         let open = self.journal.fold.open_request().cloned();
+        let open = open.filter(|_| !self.config.planted.closes_unfinished);
         if let Some((id, path)) = open.and_then(|request| request.taken.map(|path| (request.id, path))) {
             self.conclude_savepoint(&id, RequestResult::Path(path));
         }
+        // Before the terminal entry, handles are settled (S5) and what is in no unsettled handle is aborted (S3): the place
+        // for it is here, for every end and whoever writes it (L6), once a sink has handles.
         self.append(Intent::End(kind));
     }
 
@@ -97,7 +102,8 @@ impl JobMaster {
         self.status.state = end_state(kind);
         self.status.since = self.now;
         self.answer_all_at_end();
-        let removes_all = self.removes_all(&drops);
+        // No later start sweeps what a closer leaves.
+        let removes_all = self.removes_all(&drops) || self.config.directive.start.is_helper();
         let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
         // Of all that is not retained now nothing is needed any more.
         self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
@@ -112,6 +118,7 @@ impl JobMaster {
             return;
         }
         let record = record.clone();
+        let record = self.with_left_behind(record);
         self.exit_with(record);
     }
 

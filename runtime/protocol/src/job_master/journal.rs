@@ -223,7 +223,8 @@ impl JobMaster {
     /// attempt is over.
     fn build_kind(&mut self, intent: Intent) -> Option<EntryKind> {
         // Behind a terminal entry nothing follows but a start.
-        if self.journal.fold.state.is_terminal() && !matches!(intent, Intent::Start { .. }) {
+        let is_helpers = matches!((&intent, &self.phase), (Intent::Dispose { .. }, Phase::Disposing));
+        if self.journal.fold.state.is_terminal() && !matches!(intent, Intent::Start { .. }) && !is_helpers {
             return None;
         }
         Some(match intent {
@@ -258,7 +259,9 @@ impl JobMaster {
                 }
             },
             // There is no way back behind a savepoint that the job was to end with (K4).
-            Intent::End(EndKind::Cancelled) if self.journal.fold.has_stopped_with_savepoint() => {
+            Intent::End(EndKind::Cancelled)
+                if self.journal.fold.has_stopped_with_savepoint() && !self.config.planted.closes_unfinished =>
+            {
                 self.phase = Phase::Ending(EndKind::Stopped);
                 EntryKind::Stopped
             }

@@ -1,7 +1,8 @@
 //! Status: what people and the controller are told.
 
 use super::cleanup::upsert_notice;
-use super::{JobMaster, Phase};
+use super::start::reported_state;
+use super::{JobMaster, Phase, StartFrom};
 use crate::failure::{Failure, FailureRecord};
 use crate::ids::{Attempt, CheckpointId};
 use crate::ledger::{Ends, ForeignSnapshot};
@@ -65,7 +66,9 @@ impl JobMaster {
         let status = &mut self.status;
         status.state = state;
         status.generation = self.config.generation;
-        status.attempt = if self.journal.confirmed || self.journal.in_memory { self.attempt } else { Attempt(0) };
+        let deploys = !self.config.directive.start.is_helper();
+        let has_ledger = self.journal.confirmed || self.journal.in_memory;
+        status.attempt = if has_ledger && deploys { self.attempt } else { Attempt(0) };
         status.failed_attempts = self.failures.total();
         status.failure_counts.clone_from(&self.failures);
         status.ledger_entry = if self.journal.in_memory { 0 } else { self.journal.last };
@@ -101,7 +104,13 @@ impl JobMaster {
 
     fn state(&self) -> JobState {
         match &self.phase {
-            Phase::New | Phase::Reading(_) | Phase::Loading | Phase::Claiming | Phase::Confirming => JobState::Starting,
+            Phase::New | Phase::Reading(_) | Phase::Loading | Phase::Claiming | Phase::Confirming => {
+                match self.config.directive.start {
+                    StartFrom::Close { .. } => JobState::Stopping,
+                    _ => JobState::Starting,
+                }
+            }
+            Phase::Disposing => reported_state(self.journal.fold.state),
             Phase::Preparing(_) | Phase::Deploying => {
                 if self.attempt > Attempt(1) {
                     JobState::Restarting
@@ -147,6 +156,7 @@ impl JobMaster {
                 Some(request) => format!("all tasks run; taking the savepoint of request '{}'", request.id),
                 None => self.execution.as_ref().map_or_else(String::new, |one| one.progress(&self.config.graph)),
             },
+            Phase::Disposing => "removing a savepoint".to_owned(),
             Phase::Ending(_) => "recording the end".to_owned(),
             Phase::Exiting { record, .. } => record.message.clone(),
             Phase::Over => self.status.message.clone(),

@@ -320,6 +320,9 @@ impl JobMaster {
 
     pub(super) fn on_disposed(&mut self, path: &str) {
         self.remove_savepoint(path.to_owned());
+        if matches!(self.phase, Phase::Disposing) {
+            self.leave_disposed(path);
+        }
         for answer in &mut self.answers {
             let is_meant = answer.kind == RequestKind::Dispose && answer.path.as_deref() == Some(path);
             if is_meant && answer.state == RequestState::Pending {

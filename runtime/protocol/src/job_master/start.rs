@@ -15,7 +15,7 @@ use crate::ledger::{Ends, LedgerState, RestorePoint, StartCause};
 use crate::metadata::{Metadata, assign_state};
 use crate::paths::{self, SnapshotLocation};
 use crate::state::SubtaskState;
-use crate::status::CheckpointInfo;
+use crate::status::{CheckpointInfo, JobState};
 use crate::store::{StoreOperation, StoreReply};
 use std::collections::BTreeMap;
 
@@ -123,6 +123,9 @@ impl JobMaster {
                 self.wanted_end = Some(if is_finished { EndKind::Finished } else { EndKind::Stopped });
                 self.claim_as(StartCause::Close, self.restore_reference());
             }
+            StartDecision::Close(end) => self.close_job(end),
+            StartDecision::Dispose { path } => self.begin_disposal(&path),
+            StartDecision::NotEnded { last } => self.exit_not_ended(last),
             StartDecision::Report(state) => self.exit_reporting(state),
             StartDecision::Superseded(by) => self.exit_superseded(Some(by)),
             StartDecision::StateMoved { last } => {
@@ -345,7 +348,7 @@ impl JobMaster {
         self.claim_as(StartCause::Start, restored_from);
     }
 
-    fn claim_as(&mut self, cause: StartCause, restored_from: Option<SnapshotReference>) {
+    pub(super) fn claim_as(&mut self, cause: StartCause, restored_from: Option<SnapshotReference>) {
         self.phase = Phase::Claiming;
         self.append(Intent::Start { cause, restored_from });
     }
@@ -393,6 +396,9 @@ impl JobMaster {
         self.create_coordinator();
         self.status.last_checkpoint =
             self.journal.fold.latest().cloned().map(|latest| self.describe_checkpoint(latest));
+        if let StartFrom::Dispose { path } = self.config.directive.start.clone() {
+            return self.dispose_after_end(&path);
+        }
         self.sweep();
         for command in std::mem::take(&mut self.early) {
             self.on_command(command);
@@ -410,12 +416,7 @@ impl JobMaster {
             LedgerState::Cancelled => (ExitKind::Stopped, "the job was cancelled"),
             _ => (ExitKind::Stopped, "the job was stopped"),
         };
-        self.status.state = match state {
-            LedgerState::Finished => crate::status::JobState::Finished,
-            LedgerState::Failed => crate::status::JobState::Failed,
-            LedgerState::Cancelled => crate::status::JobState::Cancelled,
-            _ => crate::status::JobState::Stopped,
-        };
+        self.status.state = reported_state(state);
         let failure = self.journal.fold.failure.clone();
         let message = failure.as_ref().map_or(message, |failure| failure.message.as_str()).to_owned();
         let reason = failure.map_or_else(|| format!("{state:?}"), |failure| failure.reason);
@@ -424,6 +425,16 @@ impl JobMaster {
 
     pub(super) fn exit_unreadable_ledger(&mut self, error: &LedgerError) {
         self.exit_user_error(&Failure::user("LedgerUnreadable", error.to_string()));
+    }
+}
+
+/// What a status says of a job whose ledger is at this end.
+pub(super) const fn reported_state(state: LedgerState) -> JobState {
+    match state {
+        LedgerState::Finished => JobState::Finished,
+        LedgerState::Failed => JobState::Failed,
+        LedgerState::Cancelled => JobState::Cancelled,
+        _ => JobState::Stopped,
     }
 }
 

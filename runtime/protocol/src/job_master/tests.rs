@@ -3,6 +3,7 @@
 
 mod attempts;
 mod bench;
+mod closing;
 mod deletes;
 mod ends;
 mod leaving;

@@ -1,7 +1,7 @@
 //! What a start may do with the ledger it found: rules L3 and N3 as one pure function.
 
 use crate::ids::{Generation, ProcessId};
-use crate::job_master::{Directive, StartFrom};
+use crate::job_master::{CloseEnd, Directive, StartFrom};
 use crate::ledger::entry::{Ends, Entry, EntryKind};
 use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
 
@@ -40,6 +40,18 @@ pub enum StartDecision {
     },
     /// Append `Started` and the terminal entry that a completed last checkpoint calls for.
     Conclude(Ends),
+    /// Append `Started` and the terminal entry, in the place of a JobManager that cannot be reached (L6).
+    Close(CloseEnd),
+    /// Append `Started` and `Disposed` behind the terminal entry (L5).
+    Dispose {
+        /// As it was given.
+        path: String,
+    },
+    /// Only a job that has ended lets a helper remove a savepoint (L5).
+    NotEnded {
+        /// Number of the last entry, if any.
+        last: Option<u64>,
+    },
     /// The job has ended already: report, append nothing.
     Report(LedgerState),
     /// A later generation, or another process of this one, has the ledger.
@@ -86,6 +98,15 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
     if matches!(fold.state, LedgerState::HandedOver | LedgerState::MovedTo) {
         return StartDecision::Elsewhere(fold.state);
     }
+    match start {
+        StartFrom::Close { .. } if fold.state.is_terminal() => return StartDecision::Report(fold.state),
+        StartFrom::Close { end } => return StartDecision::Close(*end),
+        StartFrom::Dispose { path } if fold.state.is_terminal() => {
+            return StartDecision::Dispose { path: path.clone() };
+        }
+        StartFrom::Dispose { .. } => return StartDecision::NotEnded { last: Some(entry.number) },
+        _ => {}
+    }
     let is_outlived = (entry.revision < starter.revision && !starter.insists_on_m) || starter.ignore_directive;
     match start {
         StartFrom::Continue => continue_from(&fold),
@@ -100,7 +121,7 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
         StartFrom::Path { from, allow_non_restored_state } => {
             StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
         }
-        StartFrom::Empty => StartDecision::Empty,
+        StartFrom::Empty | StartFrom::Close { .. } | StartFrom::Dispose { .. } => StartDecision::Empty,
     }
 }
 
@@ -115,6 +136,9 @@ fn without_ledger(start: &StartFrom) -> StartDecision {
         StartFrom::Path { from, allow_non_restored_state } => {
             StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
         }
+        // Whoever was started before and has not appended yet finds that it may not any more.
+        StartFrom::Close { end } => StartDecision::Close(*end),
+        StartFrom::Dispose { .. } => StartDecision::NotEnded { last: None },
         StartFrom::Continue | StartFrom::ResumeLatest | StartFrom::Empty => StartDecision::Empty,
     }
 }

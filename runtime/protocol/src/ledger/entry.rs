@@ -239,6 +239,8 @@ pub enum StartCause {
     Close,
     /// To take it over into another ledger (G5).
     Takeover,
+    /// To remove a savepoint after its end, which stays what it was (L5).
+    Dispose,
 }
 
 /// Whether a job ends with a checkpoint.

@@ -247,13 +247,16 @@ impl Fold {
     fn apply(&mut self, entry: &Entry) {
         match &entry.kind {
             EntryKind::Started { cause, restored_from, probed } => {
-                // Who only concludes an end carries no directive out.
-                if *cause != StartCause::Close {
-                    self.ending = Ends::None;
-                    self.drained = false;
-                    self.directive.clone_from(&entry.directive);
+                if probed.is_some() {
+                    self.probed.clone_from(probed);
                 }
-                self.start(entry, restored_from.as_ref(), probed.as_ref());
+                match cause {
+                    StartCause::Start | StartCause::Takeover => self.start(entry, restored_from.as_ref()),
+                    // Who only ends the job carries no directive out, and changes nothing of what a restart restores.
+                    StartCause::Close => self.state = LedgerState::Running,
+                    // The end stays what it was.
+                    StartCause::Dispose => {}
+                }
             }
             EntryKind::Restarted { .. } => self.state = LedgerState::Running,
             EntryKind::Checkpoint { checkpoint, savepoint, ends, drops, record } => {
@@ -299,8 +302,14 @@ impl Fold {
         }
     }
 
-    fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>, probed: Option<&String>) {
+    fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>) {
         self.state = LedgerState::Running;
+        self.ending = Ends::None;
+        self.drained = false;
+        if self.directive != entry.directive {
+            self.give_ends_up();
+        }
+        self.directive.clone_from(&entry.directive);
         self.release_foreign(entry.time, None);
         if let Some(foreign) = restored_from.filter(|from| from.is_foreign) {
             let directory = foreign.directory.clone();
@@ -308,9 +317,6 @@ impl Fold {
         }
         self.restore_point = restored_from.map_or(RestorePoint::Empty, |from| RestorePoint::Snapshot(from.clone()));
         self.failure = None;
-        if probed.is_some() {
-            self.probed = probed.cloned();
-        }
     }
 
     /// Nothing refers to the foreign snapshot any more: a checkpoint of an attempt refers only to objects of its base and
@@ -334,6 +340,17 @@ impl Fold {
                 Some(path) => RequestResult::Path(path),
                 None => RequestResult::Failed(failure.clone()),
             });
+        }
+    }
+
+    /// A directive is carried out although the job was asked to end and has not: what was to end is what ran before it.
+    fn give_ends_up(&mut self) {
+        let ends = |request: &&mut Request| request.result.is_none() && request.kind != SavepointKind::Savepoint;
+        let message = "the job was started anew before the savepoint that it was to end with was taken";
+        for request in self.requests.iter_mut().filter(ends) {
+            let failure = Failure::restart("StartedAnew", crate::failure::Fault::User, message);
+            request.directory = None;
+            request.result = Some(request.taken.take().map_or(RequestResult::Failed(failure), RequestResult::Path));
         }
     }
 

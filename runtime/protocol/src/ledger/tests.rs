@@ -7,7 +7,7 @@ use super::*;
 use crate::RandomSource;
 use crate::failure::Failure;
 use crate::ids::{AppendId, Attempt, CheckpointId, Generation, ProcessId};
-use crate::job_master::{Directive, Planted, StartFrom};
+use crate::job_master::{CloseEnd, Directive, Planted, StartFrom};
 use crate::paths::JobPaths;
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
@@ -151,6 +151,29 @@ fn only_a_closing_start_keeps_an_end_that_was_reached() {
     let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
     assert_eq!(chain([ended.clone(), vec![(2, close)]].concat()).folded().ending, Ends::Finish);
     assert_eq!(chain([ended, vec![(2, started(None))]].concat()).folded().ending, Ends::None);
+}
+
+/// A stop that was given up for a start without an end would stop what was started.
+#[test]
+fn a_new_directive_gives_up_the_ends_that_were_asked_of_the_one_before() {
+    let request = |id: &str, kind| EntryKind::SavepointRequested {
+        id: id.into(),
+        kind,
+        directory: "s3://b/savepoints".into(),
+        deadline: Timestamp(9),
+    };
+    let asked = chain(vec![
+        (1, started(None)),
+        (1, request("a", SavepointKind::Drain)),
+        (1, request("b", SavepointKind::Savepoint)),
+        (2, started(None)),
+    ]);
+    assert_eq!(asked.folded().open_request().map(|open| open.id.as_str()), Some("a"), "it is the same directive");
+    let anew = Entry { directive: "2".into(), ..entry(5, 3, started(None)) };
+    let fold = Entry { fold: asked.folded(), ..anew }.folded();
+    assert_eq!(fold.open_request().map(|open| open.id.as_str()), Some("b"), "nothing ends with that one");
+    let Some(RequestResult::Failed(failure)) = &fold.requests[0].result else { panic!("{:?}", fold.requests) };
+    assert_eq!(failure.reason, "StartedAnew");
 }
 
 #[test]
@@ -520,6 +543,30 @@ fn after_a_terminal_entry_continue_only_reports_and_a_new_directive_resumes() {
     let last = chain(vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Stop, vec![])), (1, EntryKind::Stopped)]);
     assert_eq!(decide(2, "1", 3, StartFrom::Continue, Some(&last)), StartDecision::Report(LedgerState::Stopped));
     assert_eq!(decide(2, "2", 3, StartFrom::ResumeLatest, Some(&last)), StartDecision::Continue(RestorePoint::Latest));
+}
+
+#[test]
+fn helpers_end_what_has_not_ended_and_dispose_behind_an_end() {
+    let close = || StartFrom::Close { end: CloseEnd::Cancelled };
+    let dispose = || StartFrom::Dispose { path: "s3://b/sp".to_owned() };
+    assert_eq!(decide(2, "1", 0, close(), None), StartDecision::Close(CloseEnd::Cancelled));
+    assert_eq!(decide(2, "1", 0, dispose(), None), StartDecision::NotEnded { last: None });
+    assert_eq!(decide(2, "1", 3, close(), None), StartDecision::StateMissing { last: None });
+    let last = running();
+    assert_eq!(decide(2, "1", 1, close(), Some(&last)), StartDecision::Close(CloseEnd::Cancelled), "also beyond m");
+    assert_eq!(decide(2, "1", 2, dispose(), Some(&last)), StartDecision::NotEnded { last: Some(2) });
+    let ended = chain(vec![(1, started(None)), (1, EntryKind::Stopped)]);
+    assert_eq!(decide(2, "1", 1, close(), Some(&ended)), StartDecision::Report(LedgerState::Stopped));
+    assert_eq!(decide(2, "1", 1, dispose(), Some(&ended)), StartDecision::Dispose { path: "s3://b/sp".to_owned() });
+    let cause = StartCause::Dispose;
+    let taken = EntryKind::Started { cause, restored_from: None, probed: None };
+    let disposed = chain(vec![(1, started(None)), (1, EntryKind::Stopped), (2, taken)]);
+    assert_eq!(decide(3, "1", 2, StartFrom::Continue, Some(&disposed)), StartDecision::Report(LedgerState::Stopped));
+    assert_eq!(decide(2, "1", 0, close(), Some(&disposed)), StartDecision::Report(LedgerState::Stopped), "its own");
+    assert_eq!(decide(1, "1", 0, close(), Some(&disposed)), StartDecision::Superseded(Generation(2)));
+    let closing = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    let closed = chain(vec![(1, started(Some(snapshot("s3://b/x")))), (2, closing)]).folded();
+    assert_eq!(closed.restore_point, RestorePoint::Snapshot(snapshot("s3://b/x")), "a later start restores the same");
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! Helper pods: a JobManager of the next generation that runs no task, with image, program and credentials of the revision
+//! that ran. A *closer* ends the job in its ledger where its own JobManager cannot (L6).
+//!
+//! Who calls sets the deadline: past it, whatever was waiting for the closer goes on without. A helper is told of by its
+//! exit record, is started again when it is lost, and spends no restart.
+
+use super::fate::Fate;
+use super::stop::is_terminal;
+use super::{Planner, rejection};
+use crate::facts::{Helper, HelperTask, PodFacts, Rejection, Role};
+use sluice_crds::StopCause;
+use sluice_protocol::TimeSpan;
+use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::job_master::{CloseEnd, StartFrom};
+use sluice_protocol::options::CheckpointingSpec;
+
+/// A stop goes on without its closer after this time.
+pub(super) const CLOSE_TIMEOUT: TimeSpan = TimeSpan::from_secs(60);
+/// The least time from one helper to the next that takes its place, on average.
+const AGAIN: TimeSpan = TimeSpan::from_secs(5);
+
+/// How far a closer is.
+#[derive(Debug)]
+pub(super) enum Closing<'a> {
+    /// It is at work, or another is about to be.
+    UnderWay,
+    /// The ledger has its terminal entry.
+    Ended(&'a ExitRecord),
+    /// It has said why it cannot be done.
+    GivenUp(&'a ExitRecord),
+}
+
+impl Planner<'_> {
+    /// Whether there is a ledger that a helper could append to, and a program to run it with.
+    pub(super) fn has_ledger(&self) -> bool {
+        let checkpointing = self.facts.frozen.as_ref().and_then(|spec| spec.checkpointing.as_ref());
+        self.plan.memory.ledger_entry > 0 && checkpointing.is_some_and(|spec| !CheckpointingSpec::is_in_memory(spec))
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(&self.plan.memory.helper, Some(Helper { task: HelperTask::Close, .. }))
+    }
+
+    /// Starts a closer, because of this.
+    pub(super) fn begin_closer(&mut self, cause: &Rejection) {
+        self.begin_helper(HelperTask::Close);
+        let generation = self.plan.memory.generation;
+        let event = format!("generation {generation} ends the job in its ledger: {}", cause.message);
+        self.tell(false, "Closing", event);
+    }
+
+    /// Starts a helper in the place of all that runs: max(status, reported) + 1 (C2).
+    pub(super) fn begin_helper(&mut self, task: HelperTask) {
+        let now = self.facts.now;
+        let reported = self.facts.report.as_ref().map(|report| report.generation).unwrap_or_default();
+        let memory = &mut self.plan.memory;
+        let before = memory.helper.take().filter(|helper| helper.task == task);
+        let (since, tries) = before.map_or((now, 0), |helper| (helper.since, helper.tries));
+        memory.helper = Some(Helper { since, tries: tries + 1, task });
+        memory.generation = memory.generation.max(reported).next();
+        memory.job_manager_pod = None;
+        memory.next_task_manager = 0;
+        memory.next_restart_at = None;
+        memory.deployed_program.clone_from(&memory.program);
+        self.delete_pods(|_| true);
+        self.create_helper();
+    }
+
+    fn create_helper(&mut self) {
+        self.plan.spec.clone_from(&self.facts.frozen);
+        let helper = self.pod(Role::JobManager);
+        self.plan.create.push(helper);
+    }
+
+    /// What a helper is told.
+    pub(super) fn helper_start(&self) -> Option<StartFrom> {
+        let deletes = self.plan.memory.stop.as_ref().is_some_and(|stop| stop.cause == StopCause::Delete);
+        let end = if deletes { CloseEnd::Cancelled } else { CloseEnd::Stopped };
+        match self.plan.memory.helper.as_ref()?.task {
+            HelperTask::Close => Some(StartFrom::Close { end }),
+        }
+    }
+
+    /// Sees to it that the closer is there until it has ended.
+    pub(super) fn follow_closer<'f>(&mut self, fate: Fate<'f>) -> Closing<'f> {
+        let known = self.facts.memory.generation.0;
+        match fate {
+            Fate::NotCreated => self.create_helper(),
+            Fate::Alive(_) => {}
+            Fate::Exited(record) if is_terminal(record.kind) => return Closing::Ended(record),
+            Fate::Exited(record)
+                if record.kind == ExitKind::Superseded && record.by_generation.is_some_and(|by| by <= known) =>
+            {
+                self.close_again(&rejection(&record.reason, record.message.clone()));
+            }
+            Fate::Exited(record) => return Closing::GivenUp(record),
+            Fate::Lost(cause) | Fate::Drained(cause) => self.close_again(&cause),
+        }
+        Closing::UnderWay
+    }
+
+    fn close_again(&mut self, cause: &Rejection) {
+        let Some(helper) = &self.plan.memory.helper else { return };
+        let due = helper.since.plus(TimeSpan(AGAIN.0 * u64::from(helper.tries)));
+        if self.facts.now < due {
+            return self.wake_at(due);
+        }
+        self.begin_closer(cause);
+    }
+
+    /// What status says of a closer.
+    pub(super) fn closer_message(&self) -> String {
+        let generation = self.plan.memory.generation;
+        let is_its = |pod: &&PodFacts| pod.generation == generation && pod.is_alive();
+        let problem = self.facts.pods.iter().filter(is_its).find_map(|pod| pod.problem.as_ref());
+        let problem = problem.map(|problem| format!("; {}", problem.message)).unwrap_or_default();
+        format!(
+            "a closer (generation {generation}) ends the job in its ledger, in the place of its JobManager{problem}"
+        )
+    }
+
+    /// The job goes on, or goes, without a terminal entry in its ledger.
+    pub(super) fn tell_not_closed(&mut self, why: &str) {
+        let message = format!("the job's ledger was left without a terminal entry: {why}");
+        self.tell(true, "NotClosed", message);
+    }
+}

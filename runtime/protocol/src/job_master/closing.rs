@@ -1,0 +1,86 @@
+//! Helpers: JobManagers that run no task, because the job's own cannot be reached or is gone for good.
+//!
+//! A *closer* ends the job in its ledger (L6): its `Started` fences whoever may still run; a stop that had reached its
+//! `Checkpoint` is finished as any later generation would (K4); then comes the terminal entry, retention is obeyed and
+//! dead prefixes are swept (K6). A *dispose* helper removes one savepoint of a job that has ended (L5): the end stays what
+//! it was, so a later start finds it. Callers rely on: neither deploys anything, spends a restart or carries a directive
+//! out, and what happened is in the exit record.
+
+use super::ending::REMOVAL_PATIENCE;
+use super::journal::{EndKind, Intent};
+use super::{CloseEnd, JobMaster, Phase};
+use crate::failure::{ExitKind, ExitRecord, Failure};
+use crate::ledger::{Ends, StartCause};
+use crate::paths::SnapshotLocation;
+
+/// Reason in the exit record of a helper that has removed a savepoint.
+pub const DISPOSED: &str = "Disposed";
+/// The same where objects of it may be left.
+pub const DISPOSAL_INCOMPLETE: &str = "DisposalIncomplete";
+
+impl JobMaster {
+    // --- Closing ----------------------------------------------------------------------------------------------
+
+    /// Takes the ledger to end the job.
+    pub(super) fn close_job(&mut self, end: CloseEnd) {
+        self.wanted_end = Some(self.closing_end(end));
+        self.claim_as(StartCause::Close, self.restore_reference());
+    }
+
+    /// As it was asked for, unless the job had reached the checkpoint that it was to end with: there is no way back then
+    /// (K4). Where that was a stop without a savepoint, a deletion may still be one.
+    fn closing_end(&self, end: CloseEnd) -> EndKind {
+        let fold = &self.journal.fold;
+        let asked = match end {
+            CloseEnd::Stopped => EndKind::Stopped,
+            CloseEnd::Cancelled => EndKind::Cancelled,
+        };
+        match fold.ending {
+            Ends::Stop if end == CloseEnd::Cancelled && !fold.has_stopped_with_savepoint() => asked,
+            Ends::Stop | Ends::Finish if !self.config.planted.closes_unfinished => self.reached_end(),
+            _ => asked,
+        }
+    }
+
+    // --- Disposing --------------------------------------------------------------------------------------------
+
+    /// Takes the ledger to remove a savepoint, unless that may not be.
+    pub(super) fn begin_disposal(&mut self, path: &str) {
+        let path = SnapshotLocation::parse(path, None).directory;
+        match self.disposal_refusal(&path) {
+            Some(refusal) => self.exit_user_error(&refusal),
+            None => self.claim_as(StartCause::Dispose, None),
+        }
+    }
+
+    /// The ledger is taken, and its end is what it was.
+    pub(super) fn dispose_after_end(&mut self, path: &str) {
+        self.phase = Phase::Disposing;
+        let path = SnapshotLocation::parse(path, None).directory;
+        self.append(Intent::Dispose { id: DISPOSED.to_owned(), path });
+    }
+
+    /// `Disposed` stands: the process goes when the files are gone.
+    pub(super) fn leave_disposed(&mut self, path: &str) {
+        let record = ExitRecord::new(ExitKind::Stopped, DISPOSED, format!("{path} was removed"));
+        self.phase = Phase::Exiting { record, deadline: self.now.plus(REMOVAL_PATIENCE) };
+    }
+
+    /// Says what a disposal could not remove.
+    pub(super) fn with_left_behind(&self, record: ExitRecord) -> ExitRecord {
+        let late = || self.operations.has_background().then(|| "the checkpoint storage does not answer".to_owned());
+        let why = self.left_behind.clone().or_else(late).filter(|_| record.reason == DISPOSED);
+        let Some(why) = why else { return record };
+        let message = format!("objects of it may be left, and nobody needs them any more: {why}");
+        ExitRecord::new(record.kind, DISPOSAL_INCOMPLETE, message)
+    }
+
+    pub(super) fn exit_not_ended(&mut self, last: Option<u64>) {
+        let found = last.map_or_else(|| "is empty".to_owned(), |last| format!("goes on at entry {last}"));
+        let message = format!(
+            "only when a job has ended may its savepoints be removed without its JobManager, and its ledger {found}: \
+             nothing was changed"
+        );
+        self.exit_user_error(&Failure::user("JobNotEnded", message));
+    }
+}
