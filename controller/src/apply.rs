@@ -2,7 +2,8 @@
 
 use crate::build::{build_disruption_budget, build_pod, build_program, build_service, names};
 use crate::context::Context;
-use crate::plan::{ObjectIdentity, Plan};
+use crate::facts::Role;
+use crate::plan::{ObjectIdentity, Plan, PodPlan};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -35,6 +36,15 @@ pub enum ApplyError {
         /// Its name.
         name: String,
     },
+    /// A pod cannot be created.
+    #[error("{error}")]
+    Pod {
+        /// Which.
+        role: Role,
+        /// Why.
+        #[source]
+        error: Box<ApplyError>,
+    },
     /// The spec does not make a pod.
     #[error("{0}")]
     Build(Problem),
@@ -55,7 +65,37 @@ impl ApplyError {
     /// Whether somebody else changed the object in between: tried again at once, on new facts.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 409)
+        match self {
+            Self::Api { source: kube::Error::Api(status), .. } => status.code == 409,
+            Self::Pod { error, .. } => error.is_conflict(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is certain that nothing was made: the API server has said no, or it was never asked.
+    #[must_use]
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Api { source: kube::Error::Api(status), .. } => {
+                (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429)
+            }
+            Self::Api { .. } => false,
+            Self::Pod { error, .. } => error.is_refusal(),
+            Self::NameTaken { .. } | Self::Build(_) | Self::Program(_) => true,
+        }
+    }
+
+    /// The lowest TaskManager index of `create` that no pod was made with, where that is certain: pods are made in the
+    /// order of the list. It is free again (C2).
+    #[must_use]
+    pub fn unused_index(&self, create: &[PodPlan]) -> Option<u32> {
+        let Self::Pod { role, .. } = self else { return None };
+        let refused = create.iter().position(|pod| pod.role == *role).filter(|_| self.is_refusal())?;
+        let indexes = create[refused..].iter().filter_map(|pod| match pod.role {
+            Role::TaskManager(index) => Some(index),
+            Role::JobManager => None,
+        });
+        indexes.min()
     }
 
     /// Whether nothing can be made any more because the namespace is being deleted.
@@ -77,6 +117,7 @@ impl ApplyError {
                 if status.message.contains("exceeded quota") { "QuotaExceeded" } else { "Forbidden" }
             }
             Self::Api { .. } => "ApiError",
+            Self::Pod { error, .. } => error.name(),
             Self::NameTaken { .. } => "NameTaken",
             Self::Build(_) => "InvalidPodTemplate",
             Self::Program(_) => "InvalidProgram",
@@ -100,16 +141,17 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
         delete_exactly::<Pod>(client, &namespace, pod).await?;
     }
     if let Some(generation) = service {
-        apply_object(client, &namespace, &build_service(job, *generation)).await?;
+        apply_owned(client, &namespace, job, build_service(job, *generation)).await?;
         let budget = build_disruption_budget(job, spec.as_ref().unwrap_or(&job.spec));
-        apply_object(client, &namespace, &budget).await?;
+        apply_owned(client, &namespace, job, budget).await?;
     }
     for plan in create {
         let spec = spec.as_ref().unwrap_or(&job.spec);
-        let pod = build_pod(job, spec, plan).map_err(ApplyError::Build)?;
-        create_owned(client, &namespace, job, &pod).await?;
+        let failed = |error| ApplyError::Pod { role: plan.role, error: Box::new(error) };
+        let pod = build_pod(job, spec, plan).map_err(ApplyError::Build).map_err(failed)?;
+        create_owned(client, &namespace, job, &pod).await.map_err(failed)?;
     }
-    if create.iter().any(|plan| plan.role == crate::facts::Role::JobManager) {
+    if create.iter().any(|plan| plan.role == Role::JobManager) {
         context.metrics.count_generation();
     }
     for name in delete_programs {
@@ -200,14 +242,8 @@ where
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
             let there = api.get_metadata_opt(&name).await.map_err(failed)?;
-            let uid = job.uid().unwrap_or_default();
-            let is_ours = |owners: &[_]| {
-                owners
-                    .iter()
-                    .any(|owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| owner.uid == uid)
-            };
             match there {
-                Some(there) if !is_ours(there.owner_references()) => Err(ApplyError::NameTaken { kind, name }),
+                Some(there) if !is_controlled_by(&there, job) => Err(ApplyError::NameTaken { kind, name }),
                 _ => Ok(()),
             }
         }
@@ -215,14 +251,29 @@ where
     }
 }
 
-async fn apply_object<K>(client: &Client, namespace: &str, object: &K) -> Result<(), ApplyError>
+fn is_controlled_by(object: &impl Resource, job: &StreamJob) -> bool {
+    let uid = job.uid().unwrap_or_default();
+    let mut owners = object.meta().owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+/// Makes an object of a StreamJob what it should be; one of that name that is not the StreamJob's is left alone.
+async fn apply_owned<K>(client: &Client, namespace: &str, job: &StreamJob, mut object: K) -> Result<(), ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
 {
-    let (kind, name) = (K::kind(&()), object.name_any());
+    let (kind, name) = (K::kind(&()).to_string(), object.name_any());
+    let failed = |source| ApplyError::Api { action: format!("apply {kind} {name}"), source };
     let api = Api::<K>::namespaced(client.clone(), namespace);
-    let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(object)).await;
-    applied.map(drop).map_err(|source| ApplyError::Api { action: format!("apply {kind} {name}"), source })
+    let there = api.get_metadata_opt(&name).await.map_err(failed)?;
+    let Some(there) = there else { return create_owned(client, namespace, job, &object).await };
+    if !is_controlled_by(&there, job) {
+        return Err(ApplyError::NameTaken { kind, name });
+    }
+    // Another that takes its place meanwhile is a conflict.
+    object.meta_mut().uid = there.metadata.uid;
+    let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&object)).await;
+    applied.map(drop).map_err(failed)
 }
 
 /// Deletes exactly this object (C2): one of the same name with another uid is left alone.
@@ -253,3 +304,6 @@ fn ignore_gone(result: Result<(), kube::Error>, action: impl Fn() -> String) -> 
         other => other.map_err(|source| ApplyError::Api { action: action(), source }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,3 +29,26 @@ impl Context {
         let _ = tokio::join!(pods.wait_until_ready(), services.wait_until_ready(), config_maps.wait_until_ready());
     }
 }
+
+#[cfg(test)]
+impl Context {
+    /// One with empty caches that talks to `client`.
+    pub(crate) fn on(client: Client) -> Self {
+        let (trigger, _) = tokio::sync::mpsc::unbounded_channel();
+        let metrics = std::sync::Arc::new(Metrics::default());
+        Self {
+            events: Events::new(client.clone(), None, std::sync::Arc::clone(&metrics)),
+            metrics,
+            backoff: Backoff::default(),
+            runtime_image: "runtime:1".to_owned(),
+            client,
+            pods: kube::runtime::reflector::store().0,
+            services: kube::runtime::reflector::store().0,
+            config_maps: kube::runtime::reflector::store().0,
+            streams: std::sync::Arc::new(Streams::new(
+                trigger,
+                std::sync::Arc::new(crate::leader::Leadership::alone()),
+            )),
+        }
+    }
+}

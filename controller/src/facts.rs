@@ -27,6 +27,8 @@ pub struct Facts {
     pub program: Result<Program, Rejection>,
     /// The spec of the revision that runs, from its ConfigMap; `None` when that is gone or there is no revision.
     pub frozen: Option<StreamJobSpec>,
+    /// Why it is not known although there is a revision.
+    pub frozen_problem: Option<Rejection>,
     /// What status remembers.
     pub memory: Memory,
     /// The spec of the revision that was stable last, from its ConfigMap.
@@ -60,6 +62,9 @@ pub struct Facts {
     /// Since when this controller leads: of what was before it knows only what status says.
     pub leading_since: Timestamp,
 }
+
+/// The reason where the ConfigMap of a frozen program is gone.
+pub const PROGRAM_MISSING: &str = "ProgramMissing";
 
 /// What a spec says of changes and of the end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -25,6 +25,8 @@ mod client;
 mod context;
 pub mod events;
 pub mod facts;
+#[cfg(test)]
+mod fake_api;
 mod http;
 pub mod leader;
 pub mod metrics;
@@ -38,6 +40,7 @@ pub mod savepoint;
 pub mod status;
 pub mod streams;
 pub mod time;
+mod unreadable;
 pub mod validate;
 mod watches;
 

@@ -7,7 +7,7 @@ mod pods;
 
 use crate::build::names;
 use crate::context::Context;
-use crate::facts::{Facts, Lifecycle, PodFacts, Told};
+use crate::facts::{Facts, Lifecycle, PROGRAM_MISSING, PodFacts, Rejection, Told};
 use crate::status;
 use crate::{time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -37,6 +37,13 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     let memory = status::read_memory(job);
     let sql = read_sql(context, job, &namespace).await?;
     let stream = context.streams.view(&names::job_id(job), memory.generation);
+    let (frozen, frozen_problem) = match frozen_spec(context, &namespace, &memory.program).await? {
+        Ok(spec) => (Some(spec), None),
+        Err(problem) => (None, Some(problem).filter(|_| !memory.program.is_empty())),
+    };
+    let (stable, given_up) = (memory.stable.as_ref(), memory.rolled_back.as_ref());
+    let stable = frozen_spec(context, &namespace, stable.map_or("", |one| &one.program)).await?.ok();
+    let given_up = frozen_spec(context, &namespace, given_up.map_or("", |one| &one.program)).await?.ok();
     Ok(Facts {
         now: time::now(),
         name: job.name_any(),
@@ -45,12 +52,10 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         spec_generation: job.metadata.generation.unwrap_or_default(),
         desired: job.spec.state,
         program: validate::validate_program(job, sql),
-        frozen: frozen_spec(&context.config_maps, &namespace, &memory.program),
-        stable: memory.stable.as_ref().and_then(|one| frozen_spec(&context.config_maps, &namespace, &one.program)),
-        given_up: memory
-            .rolled_back
-            .as_ref()
-            .and_then(|one| frozen_spec(&context.config_maps, &namespace, &one.program)),
+        frozen,
+        frozen_problem,
+        stable,
+        given_up,
         lifecycle: lifecycle(job),
         deleting: job.metadata.deletion_timestamp.is_some(),
         namespace_goes: false,
@@ -118,10 +123,37 @@ fn lifecycle(job: &StreamJob) -> Lifecycle {
     Lifecycle { upgrade: upgrade.clone(), stability: stability.clone(), deletion: deletion.clone() }
 }
 
-fn frozen_spec(store: &Store<ConfigMap>, namespace: &str, program: &str) -> Option<StreamJobSpec> {
-    let config_map = store.get(&ObjectRef::new(program).within(namespace))?;
-    let text = config_map.data.as_ref()?.get(names::MANIFEST_KEY)?;
-    parse_manifest(text).ok().map(|job| job.spec)
+/// The spec that a ConfigMap holds, or why that is not known. One that the cache does not have yet is asked for.
+async fn frozen_spec(
+    context: &Context,
+    namespace: &str,
+    program: &str,
+) -> Result<Result<StreamJobSpec, Rejection>, kube::Error> {
+    let cached = context.config_maps.get(&ObjectRef::new(program).within(namespace));
+    let found = match cached {
+        Some(config_map) => Some(read_frozen(&config_map)),
+        None if program.is_empty() => None,
+        None => {
+            let config_maps = Api::<ConfigMap>::namespaced(context.client.clone(), namespace);
+            config_maps.get_opt(program).await?.map(|config_map| read_frozen(&config_map))
+        }
+    };
+    Ok(found.unwrap_or_else(|| {
+        let message = format!("ConfigMap {program}, which holds the program that runs, is gone");
+        Err(Rejection { reason: PROGRAM_MISSING.to_owned(), message })
+    }))
+}
+
+fn read_frozen(config_map: &ConfigMap) -> Result<StreamJobSpec, Rejection> {
+    let text = config_map.data.as_ref().and_then(|data| data.get(names::MANIFEST_KEY));
+    let parsed = parse_manifest(text.map_or("", String::as_str));
+    parsed.map(|job| job.spec).map_err(|error| Rejection {
+        reason: "ProgramUnreadable".to_owned(),
+        message: format!(
+            "ConfigMap {}, which holds the program that runs, cannot be read by this version of the operator: {error}",
+            config_map.name_any()
+        ),
+    })
 }
 
 fn programs(store: &Store<ConfigMap>, job: &StreamJob, namespace: &str) -> Vec<String> {
@@ -160,3 +192,6 @@ pub fn job_manager_address(facts: &Facts) -> Option<(Generation, String)> {
     })?;
     Some((generation, format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT)))
 }
+
+#[cfg(test)]
+mod tests;

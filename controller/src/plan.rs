@@ -26,6 +26,7 @@ use sluice_protocol::job_master::{Command, STARTS_EMPTY, StartFrom};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
 use sluice_protocol::{Generation, Timestamp};
 
+pub use deletion::DELETION_REQUEST;
 pub use view::View;
 
 /// Places of `restore` that are remembered as used.
@@ -268,7 +269,10 @@ impl<'a> Planner<'a> {
                 let message = format!("it was {state:?} before: {}", told.message);
                 self.end(StreamJobState::Suspended, "Suspended", &message);
             }
-            _ => self.end(state, &told.reason, &told.message),
+            _ => {
+                self.end(state, &told.reason, &told.message);
+                self.plan.view.degraded = self.unknown_program().or(self.plan.view.degraded.take());
+            }
         }
     }
 
@@ -291,8 +295,22 @@ impl<'a> Planner<'a> {
                 change => change,
             },
             (Ok(program), None) if program.config_map == self.facts.memory.program => Change::Nothing,
+            // What cannot be compared is no reason to touch a job: after an upgrade of the operator it could be all jobs.
+            (Ok(_), None) if self.facts.frozen_problem.is_some() => Change::Nothing,
             (Ok(_), None) => Change::Upgrade,
         }
+    }
+
+    /// Why it cannot be told whether the spec has changed, where it seems to have.
+    fn unknown_program(&self) -> Option<Rejection> {
+        let Rejection { reason, message } = self.facts.frozen_problem.clone()?;
+        let seems_changed =
+            self.facts.program.as_ref().is_ok_and(|program| program.config_map != self.facts.memory.program);
+        let message = format!(
+            "{message}; whether the spec has changed cannot be told, and the job is left as it is: to run the spec all the \
+             same, set state: Suspended and then Running"
+        );
+        seems_changed.then_some(Rejection { reason, message })
     }
 
     /// The job has ended and stays so until its spec changes.

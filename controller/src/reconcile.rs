@@ -9,6 +9,7 @@ use crate::observe::{Source, job_manager_address, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
+use crate::unreadable;
 use crate::watches::WatchedJob;
 use kube::Resource;
 use kube::runtime::controller::Action;
@@ -77,7 +78,7 @@ async fn reconcile_watched(job: &WatchedJob, context: &Context) -> Result<Action
             context.metrics.count_unreadable(STREAM_JOB);
             let occurrence = Occurrence::new(true, "Unreadable", message);
             context.events.tell_of(&job.object_ref(&()), &[occurrence]).await;
-            Ok(Action::await_change())
+            unreadable::delete(job, context).await
         }
     }
 }
@@ -138,7 +139,11 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
             return let_go(context, &writer.job, facts.clone()).await;
         }
         if !error.is_conflict() {
-            writer.write_if_due(&with_problem(&plan, Some(rejection(&error)))).await?;
+            let mut told = with_problem(&plan, Some(rejection(&error)));
+            if let Some(index) = error.unused_index(&plan.create) {
+                told.memory.next_task_manager = index;
+            }
+            writer.write_if_due(&told).await?;
         }
         return Err(error.into());
     }
@@ -220,7 +225,7 @@ async fn decide(job: &StreamJob, context: &Context) -> Result<(Facts, Plan), Rec
 }
 
 /// The JobManager to follow: that of the generation that is remembered after the plan, while its pod lives.
-fn target(facts: &Facts, plan: &Plan) -> Option<Target> {
+pub(crate) fn target(facts: &Facts, plan: &Plan) -> Option<Target> {
     let (generation, address) = job_manager_address(facts)?;
     (generation == plan.memory.generation).then_some(Target { generation, address })
 }

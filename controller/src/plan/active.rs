@@ -3,7 +3,7 @@
 use super::change::Change;
 use super::fate::{Fate, HOLD, NODE_LOST, UNREACHABLE, UNRESPONSIVE};
 use super::{LostJobManager, Planner, View, reference, rejection};
-use crate::facts::{PodFacts, Rejection, Role};
+use crate::facts::{PROGRAM_MISSING, PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Reconfiguration};
@@ -168,6 +168,7 @@ impl Planner<'_> {
             self.plan.service = Some(generation);
         }
         self.delete_pods(|pod| pod.generation < generation);
+        self.restore_program();
         self.take_over();
         self.keep_task_managers();
         self.plan.view = self.running_view();
@@ -213,6 +214,14 @@ impl Planner<'_> {
         let kept: Vec<_> =
             [Some(&memory.program), Some(&memory.deployed_program), stable, given_up].into_iter().flatten().collect();
         self.facts.programs.iter().filter(|name| !kept.contains(name)).cloned().collect()
+    }
+
+    /// The ConfigMap that pods made later mount is put back, where somebody has deleted it.
+    fn restore_program(&mut self) {
+        let is_missing = self.facts.frozen_problem.as_ref().is_some_and(|problem| problem.reason == PROGRAM_MISSING);
+        let wanted = self.facts.program.as_ref().ok();
+        self.plan.program =
+            wanted.filter(|wanted| is_missing && wanted.config_map == self.plan.memory.program).cloned();
     }
 
     /// What the running job takes over without a restart: its manifest is frozen anew for later generations, and the

@@ -15,7 +15,7 @@ use sluice_protocol::{TimeSpan, Timestamp};
 /// How often an end is asked for again.
 const ASK_AGAIN: TimeSpan = TimeSpan::from_secs(2);
 /// The request for the savepoint to end with.
-const REQUEST: &str = "deletion";
+pub const DELETION_REQUEST: &str = "deletion";
 
 impl Planner<'_> {
     /// A StreamJob that is being deleted.
@@ -115,7 +115,7 @@ impl Planner<'_> {
             spec.checkpointing.as_ref().is_some_and(|checkpointing| checkpointing.savepoint_root().is_some())
         });
         let wanted = self.facts.lifecycle.deletion.savepoint && checkpoints && self.has_run();
-        let savepoint_request = wanted.then(|| REQUEST.to_owned());
+        let savepoint_request = wanted.then(|| DELETION_REQUEST.to_owned());
         Stop { since: self.facts.now, cause: StopCause::Delete, savepoint_request, savepoint: None }
     }
 

@@ -3,6 +3,7 @@
 mod change;
 mod close;
 mod deletion;
+mod frozen;
 mod resume;
 mod stuck;
 mod trial;
@@ -49,6 +50,7 @@ pub(crate) fn facts() -> Facts {
         desired: DesiredState::Running,
         program: validate_program(&job(), None),
         frozen: None,
+        frozen_problem: None,
         stable: None,
         given_up: None,
         lifecycle: by_mode(UpgradeMode::LastState),

@@ -72,6 +72,7 @@ impl Planner<'_> {
             .or_else(problem)
             .or_else(|| self.held.clone())
             .or_else(rejected)
+            .or_else(|| self.unknown_program())
             .or_else(|| self.rolled_back());
         if self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= SILENT) {
             let message = "the JobManager's status stream is down; what is told is what it reported last".to_owned();

@@ -12,6 +12,7 @@ use crate::metrics::SAVEPOINT;
 use crate::plan::Occurrence;
 use crate::reconcile::{CONFLICT_RETRY, RETRY, next_pass};
 use crate::time;
+use crate::unreadable;
 use crate::watches::Jobs;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -48,9 +49,24 @@ async fn reconcile_watched(savepoint: &WatchedSavepoint, shared: &Shared) -> Res
             let message = format!("the Savepoint cannot be read: {}; is its CRD of another version?", invalid.error);
             let occurrence = Occurrence::new(true, "Unreadable", message);
             shared.context.events.tell_of(&savepoint.object_ref(&()), &[occurrence]).await;
+            if unreadable::is_held(savepoint, FINALIZER) {
+                release_unreadable(savepoint, &shared.context).await?;
+            }
             Ok(Action::await_change())
         }
     }
+}
+
+/// Which files would go with it is not known for sure: they stay, and the event says where they may be.
+async fn release_unreadable(savepoint: &WatchedSavepoint, context: &Context) -> Result<(), ApplyError> {
+    let failed = |source| ApplyError::Api { action: "read a Savepoint that is being deleted".to_owned(), source };
+    let raw = unreadable::read::<Savepoint>(&context.client, savepoint).await.map_err(failed)?;
+    let path = raw.as_ref().and_then(|raw| raw.data.pointer("/status/path")?.as_str()).unwrap_or("an unknown place");
+    let message = format!(
+        "the Savepoint is being deleted and cannot be read: its finalizer is removed, and its files stay in {path} (`sluice \
+         savepoint dispose` removes them)"
+    );
+    unreadable::release(context, savepoint, FINALIZER, &message).await
 }
 
 /// When a failed pass is tried again.

@@ -1,10 +1,6 @@
 //! Passes against an API server that is played by the test: which calls are made, and which are not.
 
 use super::*;
-use crate::events::Events;
-use crate::leader::Leadership;
-use crate::metrics::Metrics;
-use crate::streams::Streams;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -44,20 +40,7 @@ fn server(calls: &Calls, code: u16) -> Client {
 }
 
 fn shared(client: Client) -> Shared {
-    let (trigger, _) = tokio::sync::mpsc::unbounded_channel();
-    let metrics = Arc::new(Metrics::default());
-    let context = Context {
-        events: Events::new(client.clone(), None, Arc::clone(&metrics)),
-        metrics,
-        backoff: crate::backoff::Backoff::default(),
-        runtime_image: "runtime:1".to_owned(),
-        client,
-        pods: store().0,
-        services: store().0,
-        config_maps: store().0,
-        streams: Arc::new(Streams::new(trigger, Arc::new(Leadership::alone()))),
-    };
-    Shared { context: Arc::new(context), jobs: store().0 }
+    Shared { context: Arc::new(Context::on(client)), jobs: store().0 }
 }
 
 /// Just made, of a StreamJob that is not there yet.
@@ -115,4 +98,20 @@ async fn the_finalizer_comes_before_the_request_and_goes_with_the_job() {
     pass(&savepoint, shared(server(&calls, 200))).await.expect("passes");
     let (_, _, body) = calls.lock().expect("no panic").pop().expect("one call");
     assert_eq!(body["metadata"]["finalizers"], json!(["other/one"]));
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_read_is_let_go_when_it_is_deleted() {
+    let calls = Calls::default();
+    let mut raw = serde_json::to_value(savepoint(&json!({"job": "pv"}))).expect("is JSON");
+    raw["spec"] = json!({"job": 7});
+    raw["metadata"]["finalizers"] = json!(["other/one", FINALIZER]);
+    let watched = |raw: &Value| Arc::new(serde_json::from_value::<WatchedSavepoint>(raw.clone()).expect("is guarded"));
+    let shared = Arc::new(shared(server(&calls, 200)));
+    reconcile(watched(&raw), Arc::clone(&shared)).await.expect("passes");
+    assert_eq!(calls.lock().expect("no panic").len(), 0, "not before");
+    raw["metadata"]["deletionTimestamp"] = json!(time::to_time(time::now()));
+    reconcile(watched(&raw), shared).await.expect("passes");
+    let (method, _, body) = calls.lock().expect("no panic").pop().expect("one call");
+    assert_eq!((method, &body["metadata"]["finalizers"]), (Method::PATCH, &json!(["other/one"])));
 }
