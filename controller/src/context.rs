@@ -3,6 +3,7 @@
 use crate::backoff::Backoff;
 use crate::events::Events;
 use crate::metrics::Metrics;
+use crate::savepoint::Savepoints;
 use crate::streams::Streams;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::Client;
@@ -15,6 +16,7 @@ pub struct Context {
     pub(crate) pods: Store<Pod>,
     pub(crate) services: Store<Service>,
     pub(crate) config_maps: Store<ConfigMap>,
+    pub(crate) savepoints: Savepoints,
     pub(crate) streams: std::sync::Arc<Streams>,
     pub(crate) events: Events,
     pub(crate) metrics: std::sync::Arc<Metrics>,
@@ -22,7 +24,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Until pods, Services and ConfigMaps have been listed once: a pass on an empty cache would take all for lost.
+    /// Until pods, Services and ConfigMaps have been listed once: a pass on an empty cache would take all for lost. Of
+    /// Savepoints nothing depends on it, and a cluster may not have their CRD.
     pub(crate) async fn wait_for_caches(&self) {
         let Self { pods, services, config_maps, .. } = self;
         // An error means that the watch has ended, with the controller.
@@ -45,6 +48,7 @@ impl Context {
             pods: kube::runtime::reflector::store().0,
             services: kube::runtime::reflector::store().0,
             config_maps: kube::runtime::reflector::store().0,
+            savepoints: kube::runtime::reflector::store().0,
             streams: std::sync::Arc::new(Streams::new(
                 trigger,
                 std::sync::Arc::new(crate::leader::Leadership::alone()),

@@ -47,6 +47,8 @@ pub struct Facts {
     pub told: Told,
     /// The job's pods.
     pub pods: Vec<PodFacts>,
+    /// Savepoints that are to be removed, the oldest wish first.
+    pub disposals: Vec<WantedDisposal>,
     /// The ConfigMaps of this job's revisions.
     pub programs: Vec<String>,
     /// The generation that the Service selects; `None` without a Service.
@@ -206,6 +208,30 @@ pub struct Helper {
 pub enum HelperTask {
     /// It ends the job in its ledger (L6).
     Close,
+    /// It removes a savepoint.
+    Dispose(Disposal),
+}
+
+/// A savepoint that a helper removes, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disposal {
+    /// uid of the Savepoint object.
+    pub savepoint: String,
+    /// Its directory.
+    pub path: String,
+    /// How it ended; the reason is the exit record's.
+    pub outcome: Option<Rejection>,
+}
+
+/// A Savepoint object that is being deleted, and whose files are to go with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedDisposal {
+    /// Its uid.
+    pub savepoint: String,
+    /// Where they are.
+    pub path: String,
+    /// It goes without them then.
+    pub deadline: Timestamp,
 }
 
 /// A change that could not be carried out and waits.

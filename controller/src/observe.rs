@@ -8,8 +8,7 @@ mod pods;
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Lifecycle, PROGRAM_MISSING, PodFacts, Rejection, Told};
-use crate::status;
-use crate::{time, validate};
+use crate::{savepoint, status, time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{Api, ListParams};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -44,8 +43,9 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     let (stable, given_up) = (memory.stable.as_ref(), memory.rolled_back.as_ref());
     let stable = frozen_spec(context, &namespace, stable.map_or("", |one| &one.program)).await?.ok();
     let given_up = frozen_spec(context, &namespace, given_up.map_or("", |one| &one.program)).await?.ok();
+    let now = time::now();
     Ok(Facts {
-        now: time::now(),
+        now,
         name: job.name_any(),
         directory: names::job_id(job).to_string(),
         default_image: context.runtime_image.clone(),
@@ -62,6 +62,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         has_finalizer: job.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
         told: told(job),
         pods: observe_pods(context, job, &namespace, source).await?,
+        disposals: savepoint::wanted_disposals(&context.savepoints, job, now),
         programs: programs(&context.config_maps, job, &namespace),
         service_generation: service_generation(&context.services, job, &namespace),
         report: stream.report,

@@ -7,12 +7,13 @@
 //!
 //! The files: `change` the class of a change; `fate` what became of the JobManager; `active` what follows; `stop` the
 //! first phase of a change; `close` the pods that end a job in the place of its JobManager; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is
-//! stable, and back; `deletion` the end; `view` what is told.
+//! stable, and back; `deletion` the end; `dispose` savepoints after it; `view` what is told.
 
 mod active;
 pub mod change;
 mod close;
 mod deletion;
+mod dispose;
 mod fate;
 mod revision;
 mod stop;
@@ -269,11 +270,21 @@ impl<'a> Planner<'a> {
                 let message = format!("it was {state:?} before: {}", told.message);
                 self.end(StreamJobState::Suspended, "Suspended", &message);
             }
-            _ => {
-                self.end(state, &told.reason, &told.message);
-                self.plan.view.degraded = self.unknown_program().or(self.plan.view.degraded.take());
-            }
+            _ => self.stay(state),
         }
+    }
+
+    /// Nothing has changed: a helper may have something to do.
+    fn stay(&mut self, state: StreamJobState) {
+        let Facts { told, .. } = self.facts;
+        if self.dispose() {
+            self.plan.view = View::ended(state, &told.reason, &told.message);
+            return;
+        }
+        let helper = self.plan.memory.helper.take();
+        self.end(state, &told.reason, &told.message);
+        self.plan.memory.helper = helper;
+        self.plan.view.degraded = self.unknown_program().or(self.plan.view.degraded.take());
     }
 
     /// Whether the spec asks for something else than the revision that runs, or ran.

@@ -108,7 +108,7 @@ impl Replica {
         let (pods, pod_requests) = watches::watch_owned::<Pod>(&source, trim_pod);
         let (services, service_requests) = watches::watch_owned::<Service>(&source, trim_service);
         let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&source, trim_config_map);
-        let requests: Vec<BoxStream<'static, Request>> = vec![
+        let mut requests: Vec<BoxStream<'static, Request>> = vec![
             job_requests.inspect(watches::touch(touched.clone())).boxed(),
             pod_requests.boxed(),
             service_requests.boxed(),
@@ -116,7 +116,9 @@ impl Replica {
             watches::watch_programs(&source, jobs.clone()).boxed(),
             UnboundedReceiverStream::new(news).map(watches::request).inspect(watches::touch(touched.clone())).boxed(),
         ];
-        let savepoints = savepoint::watch(&source, jobs.clone(), &touched, &metrics);
+        let (disposals, wanted) = mpsc::unbounded_channel();
+        requests.push(UnboundedReceiverStream::new(wanted).boxed());
+        let savepoints = savepoint::watch(&source, jobs.clone(), &touched, disposals, &metrics);
         let queue = Queue::new(STREAM_JOB, &metrics);
         // Watches run by themselves: caches fill and streams are heard also while all passes are busy.
         let watches = requests.into_iter().map(|requests| tokio::spawn(Arc::clone(&queue).forward(requests)));
@@ -127,7 +129,19 @@ impl Replica {
         let events = Events::new(client.clone(), arguments.pod_name.clone(), Arc::clone(&metrics));
         let runtime_image = arguments.runtime_image.clone();
         let backoff = Backoff::default();
-        let context = Context { client, runtime_image, pods, services, config_maps, streams, events, metrics, backoff };
+        let all = savepoints.savepoints();
+        let context = Context {
+            client,
+            runtime_image,
+            pods,
+            services,
+            config_maps,
+            savepoints: all,
+            streams,
+            events,
+            metrics,
+            backoff,
+        };
         Self { context: Arc::new(context), jobs, queue, savepoints, _watches: watches }
     }
 

@@ -19,4 +19,6 @@ mod run;
 mod status;
 mod watches;
 
+pub(crate) use dispose::wanted_disposals;
 pub(crate) use run::{Touched, Watched, watch};
+pub(crate) use watches::Savepoints;

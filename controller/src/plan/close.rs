@@ -1,5 +1,6 @@
 //! Helper pods: a JobManager of the next generation that runs no task, with image, program and credentials of the revision
-//! that ran. A *closer* ends the job in its ledger where its own JobManager cannot (L6).
+//! that ran. A *closer* ends the job in its ledger where its own JobManager cannot (L6); `dispose`
+//! has the other kind.
 //!
 //! Who calls sets the deadline: past it, whatever was waiting for the closer goes on without. A helper is told of by its
 //! exit record, is started again when it is lost, and spends no restart.
@@ -17,7 +18,7 @@ use sluice_protocol::options::CheckpointingSpec;
 /// A stop goes on without its closer after this time.
 pub(super) const CLOSE_TIMEOUT: TimeSpan = TimeSpan::from_secs(60);
 /// The least time from one helper to the next that takes its place, on average.
-const AGAIN: TimeSpan = TimeSpan::from_secs(5);
+pub(super) const RETRY_GAP: TimeSpan = TimeSpan::from_secs(5);
 
 /// How far a closer is.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl Planner<'_> {
         self.create_helper();
     }
 
-    fn create_helper(&mut self) {
+    pub(super) fn create_helper(&mut self) {
         self.plan.spec.clone_from(&self.facts.frozen);
         let helper = self.pod(Role::JobManager);
         self.plan.create.push(helper);
@@ -76,9 +77,10 @@ impl Planner<'_> {
     pub(super) fn helper_start(&self) -> Option<StartFrom> {
         let deletes = self.plan.memory.stop.as_ref().is_some_and(|stop| stop.cause == StopCause::Delete);
         let end = if deletes { CloseEnd::Cancelled } else { CloseEnd::Stopped };
-        match self.plan.memory.helper.as_ref()?.task {
-            HelperTask::Close => Some(StartFrom::Close { end }),
-        }
+        Some(match &self.plan.memory.helper.as_ref()?.task {
+            HelperTask::Close => StartFrom::Close { end },
+            HelperTask::Dispose(disposal) => StartFrom::Dispose { path: disposal.path.clone() },
+        })
     }
 
     /// Sees to it that the closer is there until it has ended.
@@ -101,7 +103,7 @@ impl Planner<'_> {
 
     fn close_again(&mut self, cause: &Rejection) {
         let Some(helper) = &self.plan.memory.helper else { return };
-        let due = helper.since.plus(TimeSpan(AGAIN.0 * u64::from(helper.tries)));
+        let due = helper.since.plus(TimeSpan(RETRY_GAP.0 * u64::from(helper.tries)));
         if self.facts.now < due {
             return self.wake_at(due);
         }

@@ -120,7 +120,7 @@ impl Planner<'_> {
         spec.restore.as_ref().is_some_and(is)
     }
 
-    fn is_due(&self, program: &StreamJobSpec, restore: &RestoreSpec) -> bool {
+    pub(super) fn is_due(&self, program: &StreamJobSpec, restore: &RestoreSpec) -> bool {
         let memory = &self.plan.memory;
         let first = memory.revision == 0;
         let place = |restore: &RestoreSpec| (restore.from.clone(), restore.nonce);

@@ -3,6 +3,7 @@
 mod change;
 mod close;
 mod deletion;
+mod dispose;
 mod frozen;
 mod resume;
 mod stuck;
@@ -60,6 +61,7 @@ pub(crate) fn facts() -> Facts {
         memory: Memory::default(),
         told: Told::default(),
         pods: Vec::new(),
+        disposals: Vec::new(),
         programs: Vec::new(),
         service_generation: None,
         report: None,

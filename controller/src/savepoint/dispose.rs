@@ -1,14 +1,20 @@
 //! What becomes of a savepoint's files when its object is deleted. Pure.
 //!
 //! Only with `disposeOnDelete` has the object a finalizer, and only then are files removed: by the running JobManager,
-//! which refuses while a start depends on them. A finalizer never blocks for ever: past the deadline, or when the job is
-//! gone, the object goes and an event says which files stay.
+//! which refuses while a start depends on them, or by a helper pod where the job has ended (L5), which passes over the
+//! StreamJob make ([`wanted_disposals`]). A finalizer never blocks for ever: past the deadline, or when the job is gone,
+//! the object goes and an event says which files stay.
 
 use super::facts::{Facts, JobFacts};
 use super::plan::Ask;
+use super::reconcile::FINALIZER;
+use super::watches::Savepoints;
+use crate::facts::WantedDisposal;
 use crate::plan::Occurrence;
-use sluice_crds::{SavepointPhase, SnapshotKind, StreamJobState};
-use sluice_protocol::job_master::Command;
+use crate::time;
+use kube::ResourceExt;
+use sluice_crds::{HelperUnderWay, Savepoint, SavepointPhase, SnapshotKind, StreamJob, StreamJobState};
+use sluice_protocol::job_master::{Command, DISPOSAL_INCOMPLETE, DISPOSED};
 use sluice_protocol::status::{RequestKind, RequestState, RequestStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
@@ -60,6 +66,14 @@ pub fn plan_disposal(facts: &Facts, since: Timestamp) -> Disposal {
     let Some(job) = facts.job.as_ref().filter(same) else {
         return stays("DisposalSkipped", "the StreamJob is gone, and with it the credentials of its storage");
     };
+    if let Some((outcome, message)) = outcome(job, &facts.uid) {
+        return match outcome {
+            DISPOSED => Disposal::Release(Some(Occurrence::new(false, DISPOSED, message.to_owned()))),
+            DISPOSAL_INCOMPLETE => stays(DISPOSAL_INCOMPLETE, message),
+            _ => stays("DisposalSkipped", message),
+        };
+    }
+    let has_ended = job.state.is_some_and(StreamJobState::is_terminal);
     let answer = last_answer(job, path);
     if answer.is_some_and(|answer| answer.state == RequestState::Completed) {
         return Disposal::Release(Some(Occurrence::new(false, "Disposed", format!("{path} was removed"))));
@@ -74,9 +88,10 @@ pub fn plan_disposal(facts: &Facts, since: Timestamp) -> Disposal {
     if facts.now >= deadline {
         let why = match failure {
             Some(failure) => format!("it was not removed within {}: {}", facts.spec.timeout, failure.message),
-            None if job.state.is_some_and(StreamJobState::is_terminal) => {
+            None if has_ended => {
                 format!(
-                    "it was not removed within {}: only a running job can do that, and it has ended",
+                    "it was not removed within {}: the job has ended, and a pod that does it did not come to its end, or a \
+                     start of the job may still need it",
                     facts.spec.timeout
                 )
             }
@@ -89,9 +104,38 @@ pub fn plan_disposal(facts: &Facts, since: Timestamp) -> Disposal {
     let id = format!("dispose-{round}-{}", facts.uid);
     let is_asked = job.answer(&id).is_some();
     let command = Command::Dispose { id: id.clone(), path: path.clone() };
-    let ask = (job.connected && !is_asked).then_some(Ask { generation: job.generation, id, command });
+    let ask = (job.connected && !is_asked && !has_ended).then_some(Ask { generation: job.generation, id, command });
     let wake_at = if ask.is_some() { facts.now.plus(ASK_AGAIN) } else { next_round };
     Disposal::Wait { ask, wake_at: wake_at.min(deadline) }
+}
+
+/// What became of a savepoint whose removal was left to a helper.
+fn outcome<'a>(job: &'a JobFacts, savepoint: &str) -> Option<(&'a str, &'a str)> {
+    let is_its = |helper: &&HelperUnderWay| helper.savepoint.as_deref() == Some(savepoint);
+    let helper = job.helper.as_ref().filter(is_its)?;
+    Some((helper.outcome.as_deref()?, helper.message.as_deref().unwrap_or_default()))
+}
+
+/// The Savepoints of a StreamJob that are being deleted with their files, while their time lasts; the oldest wish first.
+pub(crate) fn wanted_disposals(savepoints: &Savepoints, job: &StreamJob, now: Timestamp) -> Vec<WantedDisposal> {
+    let objects = savepoints.state_filter(|savepoint| savepoint.0.as_ref().is_ok_and(|one| is_wanted(one, job)));
+    let wanted = objects.iter().filter_map(|object| wanted_of(object.0.as_ref().ok()?));
+    let mut wanted: Vec<_> = wanted.filter(|wanted| now < wanted.deadline).collect();
+    wanted.sort_by(|one, other| (one.deadline, &one.savepoint).cmp(&(other.deadline, &other.savepoint)));
+    wanted
+}
+
+fn is_wanted(savepoint: &Savepoint, job: &StreamJob) -> bool {
+    let held = savepoint.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    let of = savepoint.status.as_ref().and_then(|status| status.job_uid.as_ref());
+    let is_its = savepoint.namespace() == job.namespace() && of == job.metadata.uid.as_ref() && of.is_some();
+    held && is_its && savepoint.metadata.deletion_timestamp.is_some() && savepoint.spec.dispose_on_delete
+}
+
+fn wanted_of(savepoint: &Savepoint) -> Option<WantedDisposal> {
+    let since = savepoint.metadata.deletion_timestamp.as_ref().map(time::from_time)?;
+    let path = savepoint.status.as_ref()?.path.clone()?;
+    Some(WantedDisposal { savepoint: savepoint.uid()?, path, deadline: since.plus(savepoint.spec.timeout) })
 }
 
 /// What the JobManager said last of the disposal of a savepoint.
@@ -213,6 +257,67 @@ mod tests {
         let mut gone = taken();
         gone.job = None;
         assert_eq!(told(&plan_disposal(&gone, NOW)), "DisposalSkipped");
+    }
+
+    #[test]
+    fn of_a_job_that_has_ended_the_helper_is_waited_for_and_what_it_said_is_told() {
+        let helped = |outcome: Option<&str>| {
+            let mut facts = taken();
+            let job = facts.job.as_mut().expect("there is one");
+            job.state = Some(StreamJobState::Finished);
+            job.helper = Some(HelperUnderWay {
+                savepoint: Some(facts.uid.clone()),
+                outcome: outcome.map(ToOwned::to_owned),
+                message: Some("said why".to_owned()),
+                ..HelperUnderWay::default()
+            });
+            facts
+        };
+        assert_eq!(asks(&helped(None)), None, "nobody is asked, although the helper can be reached");
+        let mut of_another = helped(Some(DISPOSED));
+        of_another.job.as_mut().expect("there is one").helper.as_mut().expect("there is one").savepoint = None;
+        assert_eq!(asks(&of_another), None);
+        for (outcome, reason, warning) in [
+            (DISPOSED, "Disposed", false),
+            (DISPOSAL_INCOMPLETE, "DisposalIncomplete", true),
+            ("SavepointInUse", "DisposalSkipped", true),
+        ] {
+            let Disposal::Release(Some(told)) = plan_disposal(&helped(Some(outcome)), NOW) else { panic!("waits") };
+            assert_eq!((told.reason.as_str(), told.warning), (reason, warning));
+            assert!(told.message.starts_with("said why") && told.message.contains(PATH) == warning, "{}", told.message);
+        }
+    }
+
+    #[test]
+    fn a_job_hears_of_its_savepoints_that_are_to_go() {
+        let (reader, mut writer) = kube::runtime::reflector::store();
+        let savepoint = |name: &str, uid: &str, deleted: bool, held: bool| {
+            let finalizers: Vec<&str> = if held { vec![FINALIZER] } else { vec![] };
+            let at = deleted.then(|| time::to_time(NOW));
+            let object: Savepoint = serde_json::from_value(serde_json::json!({
+                "apiVersion": "sluice.dev/v1alpha1", "kind": "Savepoint",
+                "metadata": {"name": name, "namespace": "ns", "uid": name, "finalizers": finalizers, "deletionTimestamp": at},
+                "spec": {"job": "pv", "disposeOnDelete": true},
+                "status": {"phase": "Completed", "path": PATH, "jobUid": uid},
+            }))
+            .expect("is a Savepoint");
+            kube::core::DeserializeGuard(Ok(object))
+        };
+        let objects = [
+            savepoint("wanted", "u", true, true),
+            savepoint("stays", "u", false, true),
+            savepoint("released", "u", true, false),
+            savepoint("of-an-older-job", "v", true, true),
+        ];
+        for object in objects {
+            writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(object));
+        }
+        let job = crate::plan::tests::job();
+        let wanted = |now: Timestamp| wanted_disposals(&reader, &job, now);
+        let deadline = NOW.plus(TimeSpan::from_secs(600));
+        let expected = WantedDisposal { savepoint: "wanted".to_owned(), path: PATH.to_owned(), deadline };
+        assert_eq!(wanted(NOW), [expected]);
+        assert_eq!(wanted(deadline), []);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The facts that decide about one Savepoint.
 
-use sluice_crds::{SavepointSpec, SavepointStatus, StreamJobState};
+use sluice_crds::{HelperUnderWay, SavepointSpec, SavepointStatus, StreamJobState};
 use sluice_protocol::status::{JobStatus, RequestStatus};
 use sluice_protocol::{Generation, Timestamp};
 
@@ -38,6 +38,8 @@ pub struct JobFacts {
     pub report: Option<JobStatus>,
     /// Whether its stream is up.
     pub connected: bool,
+    /// The helper that it has sent, when it has ended.
+    pub helper: Option<HelperUnderWay>,
 }
 
 impl JobFacts {

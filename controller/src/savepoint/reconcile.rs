@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Holds a Savepoint until its files are removed.
-const FINALIZER: &str = "sluice.dev/dispose";
+pub(super) const FINALIZER: &str = "sluice.dev/dispose";
 /// While one that is being deleted is still being taken.
 const SETTLE_AGAIN: TimeSpan = TimeSpan::from_secs(2);
 
@@ -179,6 +179,7 @@ fn job_facts(savepoint: &Savepoint, shared: &Shared) -> Option<JobFacts> {
         generation,
         report: stream.report,
         connected: stream.connected,
+        helper: status.helper,
     })
 }
 

@@ -35,9 +35,17 @@ pub(crate) struct Watched {
 }
 
 /// Begins to watch.
-pub(crate) fn watch(source: &Source, jobs: Jobs, touched: &Touched, metrics: &Arc<Metrics>) -> Watched {
+///
+/// StreamJobs with a Savepoint that is being deleted are told to `disposals`: one that has ended makes a pod for it.
+pub(crate) fn watch(
+    source: &Source,
+    jobs: Jobs,
+    touched: &Touched,
+    disposals: mpsc::UnboundedSender<JobRequest>,
+    metrics: &Arc<Metrics>,
+) -> Watched {
     let (owners, owned) = mpsc::unbounded_channel();
-    let (savepoints, changed) = watch_savepoints(source, owners);
+    let (savepoints, changed) = watch_savepoints(source, owners, disposals);
     let concerned = of_touched_jobs(touched.subscribe(), savepoints.clone());
     let touched_jobs = touched_requests(touched.subscribe(), jobs.clone());
     let (queue, job_queue) = (Queue::new(SAVEPOINT, metrics), Queue::new(SCHEDULE, metrics));
@@ -51,6 +59,11 @@ pub(crate) fn watch(source: &Source, jobs: Jobs, touched: &Touched, metrics: &Ar
 }
 
 impl Watched {
+    /// The cache of all Savepoints.
+    pub(crate) fn savepoints(&self) -> Savepoints {
+        self.savepoints.clone()
+    }
+
     /// Makes passes until [`Watched::close`].
     pub(crate) async fn make_passes(&self, context: Arc<Context>) {
         let Self { jobs, savepoints, queue, job_queue, .. } = self;

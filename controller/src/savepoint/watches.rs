@@ -21,21 +21,30 @@ pub(super) type Request = ReconcileRequest<WatchedSavepoint>;
 /// What starts a pass over the periodic savepoints of a StreamJob.
 pub(super) type JobRequest = crate::watches::Request;
 
-/// Watches Savepoints; the StreamJobs that own those that change are told to `owners`.
+/// Watches Savepoints; the StreamJobs that own those that change are told to `owners`, those that are named by one that is
+/// being deleted to `disposals`.
 pub(super) fn watch_savepoints(
     source: &Source,
     owners: mpsc::UnboundedSender<JobRequest>,
+    disposals: mpsc::UnboundedSender<JobRequest>,
 ) -> (Savepoints, impl Stream<Item = Request> + Send + 'static) {
     let (store, events) = source.watch::<WatchedSavepoint>(&watcher::Config::default(), |_| {});
     let requests = events.filter_map(move |event| {
         if let Event::Apply(savepoint) | Event::InitApply(savepoint) | Event::Delete(savepoint) = &event {
             // Closed only when the controller ends.
             owner(savepoint).map(|job| owners.send(job));
+            deleted_from(savepoint).map(|job| disposals.send(job));
         }
         let changed = event_object(event);
         futures::future::ready(changed.map(|savepoint| ReconcileRequest::from(ObjectRef::from_obj(&savepoint))))
     });
     (store, requests)
+}
+
+/// The StreamJob of a Savepoint that is being deleted.
+fn deleted_from(savepoint: &WatchedSavepoint) -> Option<JobRequest> {
+    let named = savepoint.0.as_ref().ok().filter(|savepoint| savepoint.metadata.deletion_timestamp.is_some())?;
+    Some(ReconcileRequest::from(ObjectRef::new(&named.spec.job).within(&named.namespace()?)))
 }
 
 /// StreamJobs to which something has happened; `None` where some were missed.

@@ -2,7 +2,7 @@
 //!
 //! Callers rely on: what is written is read back as it was; what an older controller wrote reads as nothing remembered.
 
-use crate::facts::{GivenUp, Held, Helper, HelperTask, Memory, Stable, Stop, Trial};
+use crate::facts::{Disposal, GivenUp, Held, Helper, HelperTask, Memory, Rejection, Stable, Stop, Trial};
 use crate::time::{from_micro_time, from_time, to_micro_time, to_time};
 use sluice_crds::{
     ForeignSnapshot, HeldUpgrade, HelperUnderWay, LastCheckpoint, StableRevision, StopUnderWay, StreamJob,
@@ -70,18 +70,30 @@ pub(super) fn write_stop(stop: &Stop) -> StopUnderWay {
 }
 
 fn read_helper(helper: HelperUnderWay) -> Helper {
-    let HelperUnderWay { task: _, since, tries, savepoint: _, path: _, outcome: _, message: _ } = helper;
-    Helper { since: since.as_ref().map(from_micro_time).unwrap_or_default(), tries, task: HelperTask::Close }
+    let HelperUnderWay { task, since, tries, savepoint, path, outcome, message } = helper;
+    let message = message.unwrap_or_default();
+    let task = match (task, savepoint, path) {
+        (sluice_crds::HelperTask::Dispose, Some(savepoint), Some(path)) => {
+            let outcome = outcome.map(|reason| Rejection { reason, message });
+            HelperTask::Dispose(Disposal { savepoint, path, outcome })
+        }
+        _ => HelperTask::Close,
+    };
+    Helper { since: since.as_ref().map(from_micro_time).unwrap_or_default(), tries, task }
 }
 
 pub(super) fn write_helper(helper: &Helper) -> HelperUnderWay {
-    let Helper { since, tries, task: HelperTask::Close } = helper;
-    HelperUnderWay {
-        task: sluice_crds::HelperTask::Close,
-        since: Some(to_micro_time(*since)),
-        tries: *tries,
-        ..HelperUnderWay::default()
-    }
+    let Helper { since, tries, task } = helper.clone();
+    let of_task = match task {
+        HelperTask::Close => HelperUnderWay::default(),
+        HelperTask::Dispose(Disposal { savepoint, path, outcome }) => {
+            let (outcome, message) = outcome.map(|outcome| (outcome.reason, outcome.message)).unzip();
+            let (savepoint, path) = (Some(savepoint), Some(path));
+            let task = sluice_crds::HelperTask::Dispose;
+            HelperUnderWay { task, savepoint, path, outcome, message, ..HelperUnderWay::default() }
+        }
+    };
+    HelperUnderWay { since: Some(to_micro_time(since)), tries, ..of_task }
 }
 
 fn read_held(held: HeldUpgrade) -> Held {

@@ -1,7 +1,7 @@
 //! Memory survives a status, and a status is written when something has changed and not otherwise.
 
 use super::*;
-use crate::facts::{GivenUp, Held, Stable, Stop, Trial};
+use crate::facts::{Disposal, GivenUp, Held, Helper, HelperTask, Rejection, Stable, Stop, Trial};
 use crate::plan::plan;
 use crate::plan::tests::{facts, job};
 use sluice_crds::{StopCause, UsedRestore};
@@ -51,12 +51,20 @@ fn a_transition_is_remembered_whole() {
         message: "it crashed".to_owned(),
         at: facts.now,
     });
+    let outcome = Some(Rejection { reason: "NotASavepoint".to_owned(), message: "is none".to_owned() });
+    let disposal = Disposal { savepoint: "uid".to_owned(), path: "s3://bucket/savepoint".to_owned(), outcome };
+    plan.memory.helper = Some(Helper { since: at, tries: 2, task: HelperTask::Dispose(disposal) });
     plan.memory.savepoint_requests = 4;
     plan.memory.stopped_with = Some("s3://bucket/savepoint".to_owned());
     plan.memory.used_restores = vec![UsedRestore { from: "s3://bucket/chk-50".to_owned(), nonce: 2 }];
     plan.memory.deployed_program = "pv-program-older".to_owned();
     let mut job = job();
     let written = serde_json::to_value(build_status(&job, &facts, &plan)).expect("is JSON");
+    job.status = Some(serde_json::from_value(written).expect("is a status"));
+    assert_eq!(read_memory(&job), plan.memory);
+    plan.memory.helper = Some(Helper { since: at, tries: 1, task: HelperTask::Close });
+    let written = serde_json::to_value(build_status(&job, &facts, &plan)).expect("is JSON");
+    assert_eq!(written["helper"]["task"], "Close");
     job.status = Some(serde_json::from_value(written).expect("is a status"));
     assert_eq!(read_memory(&job), plan.memory);
 }

@@ -164,13 +164,22 @@ impl Job {
     /// # Panics
     /// When it is refused, or does not end.
     pub fn cancel(&mut self) {
-        let endpoint = format!("127.0.0.1:{}", self.ports.rpc);
-        let output =
-            Command::new(sluice_binary()).args(["cancel", "--jobmanager", &endpoint]).output().expect("cancel");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.ask(&["cancel"]);
         if let Some(mut process) = self.job_manager.take() {
             wait_for("the end of the job", Duration::from_secs(20), || process.ended());
         }
+    }
+
+    /// What a command of the command line for the running job prints.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn ask(&self, arguments: &[&str]) -> String {
+        let endpoint = format!("127.0.0.1:{}", self.ports.rpc);
+        let mut command = Command::new(sluice_binary());
+        let output = command.args(arguments).args(["--jobmanager", &endpoint]).output().expect("sluice");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     /// The current JobManager's status; `None` while it does not answer.

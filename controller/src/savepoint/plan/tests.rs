@@ -20,6 +20,7 @@ fn job() -> JobFacts {
         generation: Generation(3),
         report: Some(JobStatus::default()),
         connected: true,
+        helper: None,
     }
 }
 
