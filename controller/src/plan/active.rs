@@ -60,6 +60,11 @@ impl Planner<'_> {
             ExitKind::Stopped => self.end(StreamJobState::Suspended, "Stopped", message),
             ExitKind::Failed => self.fail(StreamJobState::Failed, reason, message),
             ExitKind::UserError => self.fail(StreamJobState::Invalid, reason, message),
+            // Another job goes on with its state (G5): nothing here may start again by itself.
+            ExitKind::StateMoved if reason == "MovedTo" => self.end(StreamJobState::Failed, "MovedTo", message),
+            ExitKind::Superseded if reason == "TakenOver" && by_generation.is_some_and(|by| by > generation.0) => {
+                self.end(StreamJobState::Failed, "TakenOver", message);
+            }
             ExitKind::Superseded if by_generation.is_some_and(|by| by > generation.0) => {
                 let by = by_generation.unwrap_or_default();
                 let message = format!(

@@ -470,6 +470,24 @@ fn superseded_by_an_own_generation_goes_on_and_by_a_foreign_one_ends() {
     assert_eq!((plan.view.state, plan.view.reason.as_str()), (Some(StreamJobState::Failed), "ForeignGeneration"));
 }
 
+#[test]
+fn a_job_that_another_took_over_ends_with_where_it_went_and_is_not_started_again() {
+    let told = [
+        ExitRecord { by_generation: Some(9), ..ExitRecord::new(ExitKind::Superseded, "TakenOver", "went to s3://b/x") },
+        ExitRecord { ledger_entry: Some(99), ..ExitRecord::new(ExitKind::StateMoved, "MovedTo", "went to s3://b/x") },
+    ];
+    for record in told {
+        let mut facts = running();
+        exit(&mut facts, record.kind);
+        job_manager(&mut facts).ended.as_mut().expect("ended").record = Some(record.clone());
+        let step = plan(&facts);
+        assert_eq!((step.view.state, &step.view.reason), (Some(StreamJobState::Failed), &record.reason));
+        assert!(step.view.message.contains("s3://b/x") && created(&step).is_empty());
+        let rests = after(&facts, &step);
+        assert!(!plan(&rests).acts());
+    }
+}
+
 fn changed(facts: Facts) -> Facts {
     let mut job = job();
     job.spec.program.sql = Some("INSERT INTO a SELECT c FROM b;".to_owned());

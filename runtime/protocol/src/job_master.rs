@@ -37,6 +37,7 @@ mod reconfigure;
 mod reporting;
 mod savepoints;
 mod start;
+mod takeover;
 mod task_managers;
 
 pub use config::{CloseEnd, Directive, JobMasterConfig, Planted, StartFrom};
@@ -352,6 +353,8 @@ impl JobMaster {
             Purpose::Head(number) => self.on_head_reply(number, reply),
             Purpose::LoadMetadata => self.on_metadata_loaded(reply),
             Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
+            Purpose::TakeOver => self.on_takeover_reply(reply),
+            Purpose::ConfirmTakeover => self.on_takeover_confirmed(reply),
             Purpose::WriteMetadata(id) => self.on_metadata_written(id, reply),
             Purpose::ReadMetadata(id) => self.on_metadata_read_back(id, reply),
             Purpose::ListDead

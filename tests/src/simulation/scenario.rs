@@ -79,6 +79,7 @@ impl Bug {
             forgets_drains: bug == Some(Self::Drain),
             insists_on_m: bug == Some(Self::OlderRevision),
             closes_unfinished: bug == Some(Self::Closer),
+            takes_over_unfenced: false,
         }
     }
 }

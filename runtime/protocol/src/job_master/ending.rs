@@ -8,6 +8,7 @@ use super::{Command, JobMaster, Phase};
 use crate::failure::{ExitKind, ExitRecord, Failure};
 use crate::ids::Generation;
 use crate::job_master::Action;
+use crate::ledger::entry::{EntryHeader, Successor};
 use crate::ledger::{CheckpointKey, Ends, RequestResult};
 use crate::message::ToTaskManager;
 use crate::status::JobState;
@@ -120,6 +121,18 @@ impl JobMaster {
         let record = record.clone();
         let record = self.with_left_behind(record);
         self.exit_with(record);
+    }
+
+    /// The same, by whoever appended this.
+    pub(super) fn exit_superseded_by(&mut self, header: &EntryHeader) {
+        let Some(Successor { job_uid, directory }) = header.taker() else {
+            return self.exit_superseded(Some(header.generation));
+        };
+        let message = format!(
+            "the job with uid {job_uid} takes this one over, to go on in {directory} (G5): this process has changed \
+             nothing since"
+        );
+        self.exit(ExitKind::Superseded, "TakenOver", &message, Some(header.generation));
     }
 
     pub(super) fn exit_superseded(&mut self, by: Option<Generation>) {

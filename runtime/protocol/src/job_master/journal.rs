@@ -161,7 +161,7 @@ impl JobMaster {
         let StoreReply::Object(bytes) = reply else { return };
         match EntryHeader::from_bytes(&bytes, &self.journal.paths.ledger_entry(number)) {
             Ok(header) if header.process == self.config.process => {}
-            Ok(header) => self.exit_superseded(Some(header.generation)),
+            Ok(header) => self.exit_superseded_by(&header),
             Err(_) => self.exit_superseded(None),
         }
     }
@@ -183,7 +183,7 @@ impl JobMaster {
             let append_id = new_append_id(&mut *self.random);
             return self.begin_append(Entry { number, append_id, ..entry });
         }
-        self.exit_superseded(Some(header.generation));
+        self.exit_superseded_by(header);
     }
 
     fn on_append_given_up(&mut self, entry: Entry) {
@@ -229,7 +229,7 @@ impl JobMaster {
         }
         Some(match intent {
             Intent::Start { cause, restored_from } => {
-                EntryKind::Started { cause, restored_from, probed: self.config.probed.clone() }
+                EntryKind::Started { cause, restored_from, probed: self.config.probed.clone(), taker: None }
             }
             // The attempt failed while the checkpoint that the job ends with was being appended: there is no way back (K4).
             Intent::Restart { .. } if self.journal.fold.ending != Ends::None => return None,

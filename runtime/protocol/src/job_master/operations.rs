@@ -26,6 +26,10 @@ pub(super) enum Purpose {
     LoadMetadata,
     /// The reader of a ledger in a directory to restore from.
     ReadForeignLedger,
+    /// The appender to a ledger that is taken over (G5).
+    TakeOver,
+    /// LIST behind its `Started{takeover}`.
+    ConfirmTakeover,
     /// `_metadata` of a checkpoint under way.
     WriteMetadata(CheckpointId),
     /// What stands there after an unclear write.

@@ -5,6 +5,7 @@
 
 use super::journal::{EndKind, Intent};
 use super::operations::Purpose;
+use super::takeover::{self, Relation, Takeover};
 use super::{JobMaster, Phase, StartFrom};
 use crate::failure::{ExitKind, Failure};
 use crate::ids::Attempt;
@@ -29,16 +30,28 @@ pub(super) struct Loading {
     pub(super) allow_non_restored_state: bool,
     /// The reader of another job's ledger: of the job directory that was given instead of a snapshot, or of the one
     /// that the checkpoint lies in.
-    foreign: Option<LedgerReader>,
+    pub(super) foreign: Option<LedgerReader>,
     /// Whether the checkpoint's owner must be asked whether it has ended (K7).
     asks_owner: bool,
     /// The checkpoint's description, while its owner is being asked.
     read: Option<Box<Metadata>>,
+    /// The other job's ledger, when it is to be taken over (G5).
+    pub(super) takeover: Option<Takeover>,
+    /// Whether another job's takeover came in between.
+    pub(super) was_outbid: bool,
 }
 
 impl Loading {
     const fn new(location: SnapshotLocation, allow_non_restored_state: bool) -> Self {
-        Self { location, allow_non_restored_state, foreign: None, asks_owner: false, read: None }
+        Self {
+            location,
+            allow_non_restored_state,
+            foreign: None,
+            asks_owner: false,
+            read: None,
+            takeover: None,
+            was_outbid: false,
+        }
     }
 }
 
@@ -143,6 +156,11 @@ impl JobMaster {
                 );
                 self.exit(ExitKind::StateMissing, "StateMissing", &message, None);
             }
+            StartDecision::Moved(to) => {
+                let place = paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory());
+                self.status.state = crate::status::JobState::Failed;
+                self.exit(ExitKind::StateMoved, "MovedTo", &takeover::gone(&place, &to), None);
+            }
             StartDecision::Elsewhere(state) => {
                 let message = format!("the job's ledger says {state:?}: it goes on elsewhere");
                 self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
@@ -217,6 +235,9 @@ impl JobMaster {
     /// A checkpoint where another job wrote it: only when that job has ended may it be restored (K7).
     fn ask_owner(&mut self, metadata: Metadata) {
         let Some(mut loading) = self.loading.take() else { return };
+        if let Some(takeover) = loading.takeover.take() {
+            return self.take_over(loading, takeover, metadata);
+        }
         let owner = loading.location.owner().filter(|owner| loading.asks_owner && *owner != self.journal.paths);
         let Some(owner) = owner else {
             return self.hand_out(&loading.location.directory, metadata, loading.allow_non_restored_state);
@@ -231,26 +252,39 @@ impl JobMaster {
 
     fn on_foreign_ledger(&mut self, last: Option<&Entry>) {
         let Some(mut loading) = self.loading.take() else { return };
-        let is_own = loading.location.job() == self.journal.paths;
-        if let Some(entry) = last.filter(|entry| !is_own && !entry.folded().state.is_terminal()) {
-            let place = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
-            return self.refuse_snapshot("CheckpointInUse", &in_use(&place, entry));
-        }
         if let Some(metadata) = loading.read.take() {
+            let running = last.filter(|entry| !entry.folded().state.is_terminal());
+            let owner = loading.location.owner().filter(|_| running.is_some());
+            if let Some((entry, owner)) = running.zip(owner) {
+                let uri = |place: &str| paths::uri(self.config.storage_uri.as_deref(), place);
+                let message = in_use(&uri(&loading.location.directory), &uri(owner.directory()), entry);
+                return self.refuse_snapshot("CheckpointInUse", &message);
+            }
             return self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
         }
-        let latest = last.and_then(|entry| entry.folded().latest().map(|latest| latest.key));
-        if let Some(key) = latest {
-            let directory = loading.location.job().checkpoint_directory(key.generation, key.id);
-            loading.location = SnapshotLocation { directory, is_snapshot: true };
-            loading.asks_owner = false;
+        let directory = loading.location.job();
+        let latest = last.and_then(|entry| self.restorable(&directory, entry));
+        let (Some(entry), Some(latest)) = (last, latest) else {
+            self.loading = Some(loading);
+            return self.on_snapshot_missing();
+        };
+        if directory != self.journal.paths {
+            let place = paths::uri(self.config.storage_uri.as_deref(), directory.directory());
+            match self.relation(&directory, entry, loading.was_outbid) {
+                Relation::Gone(to) => return self.refuse_snapshot("JobMoved", &takeover::gone(&place, &to)),
+                Relation::Running => match self.takeover_refusal(&place) {
+                    Some(message) => return self.refuse_snapshot("TakeoverWithoutStorage", &message),
+                    None => loading.takeover = Some(self.new_takeover(directory, entry)),
+                },
+                Relation::Ended => self.inherit(&directory, entry),
+            }
         }
+        loading.allow_non_restored_state |= latest.allow_non_restored_state;
+        loading.location = SnapshotLocation { directory: latest.directory, is_snapshot: true };
+        loading.asks_owner = false;
         let key = loading.location.metadata();
         self.loading = Some(loading);
-        match latest {
-            Some(_) => self.store(Purpose::LoadMetadata, StoreOperation::Get { key }),
-            None => self.on_snapshot_missing(),
-        }
+        self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
     }
 
     pub(super) fn on_foreign_ledger_read(&mut self, reply: StoreReply) {
@@ -287,7 +321,7 @@ impl JobMaster {
         self.refuse_snapshot("SnapshotNotFound", &message);
     }
 
-    fn hand_out(&mut self, directory: &str, metadata: Metadata, allow: bool) {
+    pub(super) fn hand_out(&mut self, directory: &str, metadata: Metadata, allow: bool) {
         let uri = paths::uri(self.config.storage_uri.as_deref(), directory);
         let states = match assign_state(&metadata, &self.config.graph, &uri, allow) {
             Ok(states) => states,
@@ -331,7 +365,7 @@ impl JobMaster {
     }
 
     /// What was to be restored cannot be: a user's error, which spends no restart (F2).
-    fn refuse_snapshot(&mut self, reason: &str, message: &str) {
+    pub(super) fn refuse_snapshot(&mut self, reason: &str, message: &str) {
         self.loading = None;
         let failure = Failure::user(reason, message);
         if matches!(self.phase, Phase::Preparing(_)) {
@@ -438,12 +472,12 @@ pub(super) const fn reported_state(state: LedgerState) -> JobState {
     }
 }
 
-fn in_use(place: &str, last: &Entry) -> String {
+fn in_use(place: &str, owner: &str, last: &Entry) -> String {
     format!(
         "{place} belongs to a job that has not ended: the last entry of its ledger, number {} of generation {}, is no \
-         terminal one, so it may remove the checkpoint at any time. Stop that job first (a suspended one will do), or \
-         restore a savepoint of it; if nothing runs it any more, copy the directory of its generation, the one that \
-         holds it, to another place and restore the checkpoint in the copy",
+         terminal one, so it may remove the checkpoint at any time. Stop that job first (a suspended one will do), \
+         restore a savepoint of it, or give the job's directory instead of the checkpoint: {owner} takes that job over, \
+         which ends it where it runs and goes on from its latest checkpoint",
         last.number, last.generation
     )
 }

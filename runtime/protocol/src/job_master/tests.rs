@@ -11,6 +11,7 @@ mod objects;
 mod reconfigure;
 mod restore;
 mod savepoints;
+mod takeover;
 
 use crate::failure::{ExitKind, Failure, Fault};
 use crate::ids::{CheckpointId, Generation};
@@ -173,11 +174,11 @@ fn a_checkpoint_of_a_job_that_has_not_ended_is_refused() {
     let mut first = Bench::running(config(1));
     first.pass(1000);
     first.acknowledge_all(1);
-    for from in ["1/chk-1", "1/chk-1/_metadata", ""] {
+    for from in ["1/chk-1", "1/chk-1/_metadata"] {
         let second = first.clone_store_for(restoring("2", &format!("s3://bucket/root/default/pv-1/{from}")));
         let exit = second.exit.clone().unwrap();
         assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "CheckpointInUse"));
-        assert!(exit.message.contains("s3://bucket/root/default/pv-1") && exit.message.contains("Stop that job"));
+        assert!(exit.message.contains("s3://bucket/root/default/pv-1") && exit.message.contains("takes that job over"));
         assert!(second.ledger_of("2").is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ids::{Generation, ProcessId};
 use crate::job_master::{CloseEnd, Directive, StartFrom};
-use crate::ledger::entry::{Ends, Entry, EntryKind};
+use crate::ledger::entry::{Ends, Entry, EntryKind, Successor};
 use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
 
 /// Who starts, and with what.
@@ -66,8 +66,10 @@ pub enum StartDecision {
         /// Number of its last entry from m on, if any.
         last: Option<u64>,
     },
-    /// The job was handed to another candidate or ledger, which this release cannot follow.
+    /// The job was handed to another candidate, which this release cannot follow.
     Elsewhere(LedgerState),
+    /// The job goes on in another ledger (C3, G5).
+    Moved(Successor),
 }
 
 /// Decides. `last` is the last entry from m on, `None` when there is none.
@@ -88,6 +90,13 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
             StartDecision::StateMissing { last: None }
         };
     };
+    // Whoever the ledger was left for, only a new start of another state can follow.
+    if let EntryKind::MovedTo { job_uid, directory } = &entry.kind
+        && !matches!(start, StartFrom::Close { .. })
+        && (!matches!(start, StartFrom::Path { .. } | StartFrom::Empty) || entry.fold.directive == *id)
+    {
+        return StartDecision::Moved(Successor { job_uid: job_uid.clone(), directory: directory.clone() });
+    }
     if !starter.ignore_fence && entry.generation >= starter.generation && entry.process != *starter.process {
         return StartDecision::Superseded(entry.generation);
     }
@@ -95,7 +104,7 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
         return StartDecision::StateMissing { last: Some(entry.number) };
     }
     let fold = entry.folded();
-    if matches!(fold.state, LedgerState::HandedOver | LedgerState::MovedTo) {
+    if fold.state == LedgerState::HandedOver {
         return StartDecision::Elsewhere(fold.state);
     }
     match start {

@@ -55,6 +55,9 @@ pub enum EntryKind {
         /// Endpoint of the store when it passed the probe (L7).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         probed: Option<String>,
+        /// Which job takes the ledger over, with [`StartCause::Takeover`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        taker: Option<Successor>,
     },
     /// The tasks are about to run again in place.
     Restarted {
@@ -173,6 +176,16 @@ pub enum EntryKind {
         /// Its directory.
         directory: String,
     },
+}
+
+/// The job that goes on with another's state, in its own directory (C3, G5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Successor {
+    /// Its uid.
+    pub job_uid: String,
+    /// URI of its directory.
+    pub directory: String,
 }
 
 /// A savepoint that was taken with a checkpoint.
@@ -304,6 +317,8 @@ pub struct EntryHeader {
 struct KindName {
     #[serde(rename = "type")]
     name: String,
+    #[serde(default)]
+    taker: Option<Successor>,
 }
 
 /// An entry that cannot be read or written.
@@ -354,6 +369,12 @@ pub enum LedgerError {
 }
 
 impl EntryHeader {
+    /// The job that takes the ledger over with this entry.
+    #[must_use]
+    pub const fn taker(&self) -> Option<&Successor> {
+        self.kind.taker.as_ref()
+    }
+
     /// Reads who appended an entry.
     ///
     /// # Errors

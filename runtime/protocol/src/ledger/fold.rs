@@ -246,14 +246,15 @@ impl Fold {
 
     fn apply(&mut self, entry: &Entry) {
         match &entry.kind {
-            EntryKind::Started { cause, restored_from, probed } => {
+            EntryKind::Started { cause, restored_from, probed, .. } => {
                 if probed.is_some() {
                     self.probed.clone_from(probed);
                 }
                 match cause {
-                    StartCause::Start | StartCause::Takeover => self.start(entry, restored_from.as_ref()),
-                    // Who only ends the job carries no directive out, and changes nothing of what a restart restores.
-                    StartCause::Close => self.state = LedgerState::Running,
+                    StartCause::Start => self.start(entry, restored_from.as_ref()),
+                    // Who only ends the job, or takes it elsewhere, carries no directive out, and changes nothing of what a
+                    // restart restores.
+                    StartCause::Close | StartCause::Takeover => self.state = LedgerState::Running,
                     // The end stays what it was.
                     StartCause::Dispose => {}
                 }

@@ -41,7 +41,7 @@ fn entry(number: u64, generation: u64, kind: EntryKind) -> Entry {
 }
 
 fn started(restored_from: Option<SnapshotReference>) -> EntryKind {
-    EntryKind::Started { cause: StartCause::Start, restored_from, probed: None }
+    EntryKind::Started { cause: StartCause::Start, restored_from, probed: None, taker: None }
 }
 
 fn checkpoint(generation: u64, id: u64, ends: Ends, drops: Vec<CheckpointKey>) -> EntryKind {
@@ -148,7 +148,7 @@ fn a_start_is_repeated_until_its_first_checkpoint() {
 #[test]
 fn only_a_closing_start_keeps_an_end_that_was_reached() {
     let ended = vec![(1, started(None)), (1, checkpoint(1, 1, Ends::Finish, vec![]))];
-    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None, taker: None };
     assert_eq!(chain([ended.clone(), vec![(2, close)]].concat()).folded().ending, Ends::Finish);
     assert_eq!(chain([ended, vec![(2, started(None))]].concat()).folded().ending, Ends::None);
 }
@@ -503,7 +503,7 @@ fn an_end_that_has_its_checkpoint_is_concluded_before_another_directive_is_carri
         let last = chain(kinds.clone());
         assert_eq!(decide(2, "2", 2, start, Some(&last)), StartDecision::Conclude(Ends::Stop));
     }
-    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    let close = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None, taker: None };
     kinds.extend([(2, close), (2, EntryKind::Stopped)]);
     let mut last = chain(kinds);
     assert_eq!(last.folded().directive, "1", "nobody has carried the directive out");
@@ -559,12 +559,12 @@ fn helpers_end_what_has_not_ended_and_dispose_behind_an_end() {
     assert_eq!(decide(2, "1", 1, close(), Some(&ended)), StartDecision::Report(LedgerState::Stopped));
     assert_eq!(decide(2, "1", 1, dispose(), Some(&ended)), StartDecision::Dispose { path: "s3://b/sp".to_owned() });
     let cause = StartCause::Dispose;
-    let taken = EntryKind::Started { cause, restored_from: None, probed: None };
+    let taken = EntryKind::Started { cause, restored_from: None, probed: None, taker: None };
     let disposed = chain(vec![(1, started(None)), (1, EntryKind::Stopped), (2, taken)]);
     assert_eq!(decide(3, "1", 2, StartFrom::Continue, Some(&disposed)), StartDecision::Report(LedgerState::Stopped));
     assert_eq!(decide(2, "1", 0, close(), Some(&disposed)), StartDecision::Report(LedgerState::Stopped), "its own");
     assert_eq!(decide(1, "1", 0, close(), Some(&disposed)), StartDecision::Superseded(Generation(2)));
-    let closing = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None };
+    let closing = EntryKind::Started { cause: StartCause::Close, restored_from: None, probed: None, taker: None };
     let closed = chain(vec![(1, started(Some(snapshot("s3://b/x")))), (2, closing)]).folded();
     assert_eq!(closed.restore_point, RestorePoint::Snapshot(snapshot("s3://b/x")), "a later start restores the same");
 }

@@ -72,6 +72,8 @@ pub(super) struct Store {
     pub(super) keeps_entries: Option<u64>,
     /// Deletes have no effect, and fail.
     pub(super) refuses_deletes: bool,
+    /// Whether nothing may be put.
+    pub(super) is_read_only: bool,
     /// Whether the credentials do not allow to list uploads.
     pub(super) hides_uploads: bool,
 }
@@ -118,7 +120,20 @@ impl Store {
         self.operations == 0
     }
 
-    fn execute(&mut self, operation: StoreOperation) -> StoreReply {
+    /// All relative keys lie below this root.
+    pub(super) fn rebase(&mut self, root: &str) {
+        let rebased = |key: String| if key.contains("://") { key } else { format!("{root}{key}") };
+        self.objects =
+            std::mem::take(&mut self.objects).into_iter().map(|(key, bytes)| (rebased(key), bytes)).collect();
+    }
+
+    /// What lies below this root is relative to it.
+    pub(super) fn home(&mut self, root: &str) {
+        let home = |key: String| key.strip_prefix(root).map(ToOwned::to_owned).unwrap_or(key);
+        self.objects = std::mem::take(&mut self.objects).into_iter().map(|(key, bytes)| (home(key), bytes)).collect();
+    }
+
+    pub(super) fn execute(&mut self, operation: StoreOperation) -> StoreReply {
         self.operations += 1;
         let refused = self.refuses_deletes && matches!(operation, StoreOperation::Delete { .. });
         if self.lose(&operation) || self.is_away || refused {
@@ -126,6 +141,10 @@ impl Store {
             return StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message });
         }
         match operation {
+            StoreOperation::PutIfAbsent { .. } if self.is_read_only => {
+                let message = "access denied".to_owned();
+                StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Denied, message })
+            }
             StoreOperation::PutIfAbsent { key, .. } if self.holds(&key) => StoreReply::Exists,
             StoreOperation::PutIfAbsent { key, bytes } => {
                 self.objects.insert(key, bytes);

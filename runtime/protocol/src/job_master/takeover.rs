@@ -1,0 +1,300 @@
+//! Taking another ledger over (G5), also the own one in the storage before a move (C3): `Started{takeover}` as its last
+//! entry, which fences whoever ran that job → LIST behind it → settle → `MovedTo`, its end → what it held is restored.
+//!
+//! What is to be restored is read and tried on the program first, so that a user's error leaves the other job as it
+//! was. Each step may be repeated by any process of the same job: `MovedTo` to itself, or its own `Started{takeover}`,
+//! is gone on from. Before the own ledger's `Started` nothing else is written.
+
+use super::journal::Journal;
+use super::operations::{Purpose, Running};
+use super::start::Loading;
+use super::{JobMaster, Phase};
+use crate::ids::Generation;
+use crate::ledger::append::{AppendStep, Appender, new_append_id};
+use crate::ledger::entry::{self, Entry, EntryKind, SnapshotReference, Successor};
+use crate::ledger::read::{LedgerReader, entries_after, last_entry, unexpected};
+use crate::ledger::{RestorePoint, StartCause};
+use crate::metadata::{Metadata, assign_state};
+use crate::paths::{self, JobPaths};
+use crate::store::{StoreFailure, StoreFailureKind, StoreReply};
+
+/// A ledger on its way to its end.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    paths: JobPaths,
+    appender: Appender,
+    /// Its last entry, as far as it is known.
+    last: Box<Entry>,
+    /// What is restored of it, once read.
+    metadata: Option<Box<Metadata>>,
+}
+
+/// What a job's directory is to the job that is pointed at it.
+pub(super) enum Relation {
+    /// It has ended, or its end names this job: its state may be read.
+    Ended,
+    /// It goes on until this job takes it over.
+    Running,
+    /// Another job has it.
+    Gone(Successor),
+}
+
+impl JobMaster {
+    /// This job, as the end of a ledger that it takes over names it.
+    fn successor(&self) -> Successor {
+        let directory = paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory());
+        Successor { job_uid: self.config.job.uid.clone(), directory }
+    }
+
+    /// Whether the directory is this job's own in another storage (C3).
+    pub(super) fn is_former(&self, directory: &JobPaths) -> bool {
+        let own = self.journal.paths.directory();
+        *directory != self.journal.paths && directory.directory().ends_with(&format!("/{own}"))
+    }
+
+    /// Judges the last entry of a ledger that is not the own one.
+    pub(super) fn relation(&self, directory: &JobPaths, last: &Entry, was_outbid: bool) -> Relation {
+        if let EntryKind::MovedTo { job_uid, directory } = &last.kind {
+            let to = Successor { job_uid: job_uid.clone(), directory: directory.clone() };
+            return if to == self.successor() { Relation::Ended } else { Relation::Gone(to) };
+        }
+        match &last.kind {
+            EntryKind::Started { taker: Some(taker), .. } if was_outbid && *taker != self.successor() => {
+                Relation::Gone(taker.clone())
+            }
+            _ if last.folded().state.is_terminal() && !self.is_former(directory) => Relation::Ended,
+            _ => Relation::Running,
+        }
+    }
+
+    /// A ledger that is to be taken over, once what it holds was read.
+    pub(super) fn new_takeover(&self, paths: JobPaths, last: &Entry) -> Takeover {
+        let appender = Appender::new(paths.clone(), super::Planted::default());
+        Takeover { paths, appender, last: Box::new(last.clone()), metadata: None }
+    }
+
+    /// Why this job cannot take any other over.
+    pub(super) fn takeover_refusal(&self, place: &str) -> Option<String> {
+        self.journal.in_memory.then(|| {
+            format!(
+                "{place} is the directory of a job that has not ended, and this job keeps no ledger of its own in which \
+                 it could go on: set checkpointing.storage, or stop that job first"
+            )
+        })
+    }
+
+    /// The snapshot is at hand: the other ledger comes to its end, unless the program cannot take the snapshot.
+    pub(super) fn take_over(&mut self, mut loading: Loading, mut takeover: Takeover, metadata: Metadata) {
+        let uri = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
+        let fits = assign_state(&metadata, &self.config.graph, &uri, loading.allow_non_restored_state);
+        if let Err(error) = fits {
+            return self.refuse_snapshot("SnapshotIncompatible", &error.to_string());
+        }
+        takeover.metadata = Some(Box::new(metadata));
+        if self.config.planted.takes_over_unfenced {
+            return self.on_taken_over(loading, takeover);
+        }
+        let is_repeated =
+            matches!(&takeover.last.kind, EntryKind::Started { taker: Some(taker), .. } if *taker == self.successor());
+        loading.takeover = Some(takeover);
+        self.loading = Some(loading);
+        if is_repeated { self.move_ledger() } else { self.fence_ledger() }
+    }
+
+    /// `Started{takeover}` as last + 1.
+    fn fence_ledger(&mut self) {
+        let taker = Some(self.successor());
+        let kind = EntryKind::Started { cause: StartCause::Takeover, restored_from: None, probed: None, taker };
+        self.append_to_taken(kind);
+    }
+
+    /// `MovedTo`. Handles of the last checkpoint would be settled right before it (S5); no sink leaves any yet.
+    fn move_ledger(&mut self) {
+        let Successor { job_uid, directory } = self.successor();
+        self.append_to_taken(EntryKind::MovedTo { job_uid, directory });
+    }
+
+    fn append_to_taken(&mut self, kind: EntryKind) {
+        let append_id = new_append_id(&mut *self.random);
+        let is_former = self.taken().is_some_and(|takeover| self.is_former(&takeover.paths));
+        let (process, generation, now) = (self.config.process.clone(), self.config.generation, self.now);
+        let Some(takeover) = self.loading.as_mut().and_then(|loading| loading.takeover.as_mut()) else { return };
+        let last = &takeover.last;
+        let begins = matches!(kind, EntryKind::Started { .. });
+        let next = Generation(last.generation.0 + u64::from(begins));
+        let entry = Entry {
+            version: entry::VERSION,
+            number: last.number + 1,
+            append_id,
+            process,
+            // Of the ledger's own numbers, which a move between storages shares.
+            generation: if is_former && begins { next.max(generation) } else { next },
+            attempt: last.attempt,
+            revision: last.revision,
+            directive: last.directive.clone(),
+            time: now,
+            kind,
+            fold: last.folded(),
+        };
+        match takeover.appender.begin(entry) {
+            Ok(operation) => self.store(Purpose::TakeOver, operation),
+            Err(error) => self.exit_internal("LedgerEntryTooLarge", &error.to_string()),
+        }
+    }
+
+    fn taken(&self) -> Option<&Takeover> {
+        self.loading.as_ref()?.takeover.as_ref()
+    }
+
+    pub(super) fn on_takeover_reply(&mut self, reply: StoreReply) {
+        let now = self.now;
+        let random = &mut *self.random;
+        let Some(takeover) = self.loading.as_mut().and_then(|loading| loading.takeover.as_mut()) else { return };
+        match takeover.appender.on_reply(reply, now, random) {
+            AppendStep::Store(operation) => self.store(Purpose::TakeOver, operation),
+            AppendStep::Appended(entry) => {
+                let begins = matches!(entry.kind, EntryKind::Started { .. });
+                takeover.last = entry;
+                self.clear_store_notice();
+                if begins { self.confirm_takeover() } else { self.on_ledger_moved() }
+            }
+            AppendStep::Wait => self.wait_for_takeover(),
+            AppendStep::Taken { entry, .. } | AppendStep::GivenUp(entry) => {
+                let was_outbid = matches!(entry.kind, EntryKind::MovedTo { .. });
+                self.read_taken_again(was_outbid);
+            }
+            AppendStep::Unreadable(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
+        }
+    }
+
+    /// No clear answer: read after a pause, unless nothing may be written there at all.
+    fn wait_for_takeover(&mut self) {
+        let Some(takeover) = self.loading.as_mut().and_then(|loading| loading.takeover.as_mut()) else { return };
+        let failure = takeover.appender.last_failure().cloned();
+        let due = takeover.appender.next_wakeup();
+        let operation = due.and_then(|due| takeover.appender.on_wakeup(due));
+        let place = paths::uri(self.config.storage_uri.as_deref(), takeover.paths.directory());
+        if let Some(failure) = failure {
+            if matches!(failure.kind, StoreFailureKind::Denied | StoreFailureKind::Unsuitable) {
+                return self.refuse_snapshot("TakeoverDenied", &read_only(&place, &failure));
+            }
+            self.note_store_failure(&failure);
+        }
+        if let Some((due, operation)) = due.zip(operation) {
+            self.operations.wait(due, Running { purpose: Purpose::TakeOver, operation, failures: 0 });
+        }
+    }
+
+    /// LIST behind `Started{takeover}`, as behind every `Started` (L3): its number may have been trimmed away.
+    fn confirm_takeover(&mut self) {
+        let Some(takeover) = self.taken() else { return };
+        let operation = entries_after(&takeover.paths, takeover.last.number);
+        self.store(Purpose::ConfirmTakeover, operation);
+    }
+
+    pub(super) fn on_takeover_confirmed(&mut self, reply: StoreReply) {
+        let Some(takeover) = self.taken() else { return };
+        let again = entries_after(&takeover.paths, takeover.last.number);
+        match reply {
+            StoreReply::Keys(keys) if last_entry(&takeover.paths, &keys).is_none() => self.move_ledger(),
+            StoreReply::Keys(_) => self.read_taken_again(true),
+            StoreReply::Failed(failure) => self.store_later(Purpose::ConfirmTakeover, again, &failure),
+            other => self.store_later(Purpose::ConfirmTakeover, again, &unexpected(&other)),
+        }
+    }
+
+    /// Somebody else has appended: decided anew.
+    fn read_taken_again(&mut self, was_outbid: bool) {
+        let Some(loading) = &mut self.loading else { return };
+        let Some(takeover) = loading.takeover.take() else { return };
+        loading.was_outbid |= was_outbid;
+        loading.location =
+            paths::SnapshotLocation { directory: takeover.paths.directory().to_owned(), is_snapshot: false };
+        let mut reader = LedgerReader::new(takeover.paths, 0);
+        let operation = reader.start();
+        loading.foreign = Some(reader);
+        self.store(Purpose::ReadForeignLedger, operation);
+    }
+
+    fn on_ledger_moved(&mut self) {
+        let Some(mut loading) = self.loading.take() else { return };
+        let Some(takeover) = loading.takeover.take() else { return };
+        self.on_taken_over(loading, takeover);
+    }
+
+    fn on_taken_over(&mut self, loading: Loading, takeover: Takeover) {
+        self.inherit(&takeover.paths, &takeover.last);
+        if let Some(metadata) = takeover.metadata {
+            self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
+        }
+    }
+
+    /// A job that moved to another storage takes along what its ledger knew of failures, requests and savepoints, and
+    /// goes on to count its checkpoints (C3).
+    pub(super) fn inherit(&mut self, from: &JobPaths, last: &Entry) {
+        if !self.is_former(from) || !matches!(self.phase, Phase::Loading) {
+            return;
+        }
+        let former = last.folded();
+        let Journal { fold, .. } = &mut self.journal;
+        fold.last_checkpoint = fold.last_checkpoint.max(former.last_checkpoint);
+        fold.requests = former.requests;
+        fold.savepoints = former.savepoints;
+        fold.forgotten_savepoints = former.forgotten_savepoints;
+        fold.history = former.history;
+        if former.failures.revision == self.config.revision {
+            self.failures.merge(&former.failures);
+        }
+    }
+
+    /// What the job would restore of a ledger that it is pointed at: the latest checkpoint, or as long as there is none
+    /// since the last start what that restored.
+    pub(super) fn restorable(&self, directory: &JobPaths, last: &Entry) -> Option<SnapshotReference> {
+        let fold = last.folded();
+        let latest = || {
+            let key = fold.latest()?.key;
+            Some(SnapshotReference {
+                directory: directory.checkpoint_directory(key.generation, key.id),
+                checkpoint: key.id,
+                allow_non_restored_state: false,
+                is_foreign: true,
+            })
+        };
+        if *directory == self.journal.paths {
+            return latest();
+        }
+        match &fold.restore_point {
+            RestorePoint::Latest => latest(),
+            RestorePoint::Snapshot(reference) => {
+                let directory = beside(directory, &reference.directory);
+                Some(SnapshotReference { directory, ..reference.clone() })
+            }
+            // One that has ended may hold what it did not start from.
+            RestorePoint::Empty if fold.state.is_terminal() => latest(),
+            RestorePoint::Empty => None,
+        }
+    }
+}
+
+/// A place as the ledger in `directory` means it: relative to the root of that job's storage.
+fn beside(directory: &JobPaths, place: &str) -> String {
+    let root = directory.directory().rsplitn(3, '/').nth(2).unwrap_or_default();
+    if place.contains("://") || root.is_empty() { place.to_owned() } else { format!("{root}/{place}") }
+}
+
+/// Where a job went, and what to do.
+pub(super) fn gone(place: &str, to: &Successor) -> String {
+    let Successor { job_uid, directory } = to;
+    format!(
+        "the job of {place} was taken over by the job with uid {job_uid}, whose directory is {directory}: to take that \
+         over in turn, restore from {directory}"
+    )
+}
+
+fn read_only(place: &str, failure: &StoreFailure) -> String {
+    format!(
+        "the job of {place} has not ended, and to take it over an entry must be written to its ledger, which is refused: \
+         {failure}. Give this job's credentials write access there, or stop that job first; if nothing runs it any more, \
+         copy its directory to another place and restore a checkpoint of the copy"
+    )
+}

@@ -1,0 +1,245 @@
+//! A job that another takes over (G5), and one that takes itself along to another storage (C3).
+
+use super::bench::{Bench, config};
+use super::{kinds, restoring};
+use crate::failure::{ExitKind, ExitRecord};
+use crate::ids::{CheckpointId, Generation};
+use crate::job_master::{Command, JobMasterConfig, StartFrom};
+use crate::ledger::{EntryKind, LedgerState};
+use crate::status::JobState;
+use crate::store::StoreOperation;
+
+const FIRST: &str = "s3://bucket/root/default/pv-1";
+const SECOND: &str = "s3://bucket/root/default/pv-2";
+
+/// Runs, and its first checkpoint stands; nobody has ended it.
+fn running() -> Bench {
+    let mut first = Bench::running(config(1));
+    first.pass(1000);
+    first.acknowledge_all(1);
+    first
+}
+
+fn again(uid: &str, generation: u64, start: StartFrom, seen: usize) -> JobMasterConfig {
+    let mut config = restoring(uid, FIRST);
+    config.generation = Generation(generation);
+    config.directive.start = start;
+    config.directive.seen = seen as u64;
+    config
+}
+
+fn exit(bench: &Bench) -> (ExitKind, String, String) {
+    let ExitRecord { kind, reason, message, .. } = bench.exit.clone().expect("it has ended");
+    (kind, reason, message)
+}
+
+fn names(bench: &Bench, uid: &str) -> Vec<String> {
+    let name = |kind: EntryKind| format!("{kind:?}").split([' ', '{']).next().unwrap().to_owned();
+    bench.ledger_of(uid).into_iter().map(|entry| name(entry.kind)).collect()
+}
+
+fn assert_goes_on(bench: &mut Bench) {
+    bench.register(1);
+    assert_eq!(bench.state(), JobState::Running, "{:?}", bench.exit);
+    assert_eq!(bench.status().restored_from.as_ref().unwrap().path, format!("{FIRST}/1/chk-1"));
+    assert_eq!(names(bench, "1")[2..], ["Started", "MovedTo"]);
+}
+
+#[test]
+fn a_job_that_has_not_ended_goes_on_as_another_and_both_sides_know() {
+    let mut first = running();
+    let mut second = first.clone_store_for(restoring("2", FIRST));
+    assert_goes_on(&mut second);
+    assert_eq!(names(&second, "2"), ["Started"]);
+    let foreign = second.status().foreign_snapshot.clone().unwrap();
+    assert!(foreign.needed && foreign.path == format!("{FIRST}/1/chk-1"));
+    let old = second.ledger_of("1");
+    assert_eq!(old[2].generation, Generation(2), "the old ledger's own numbers go on");
+    assert!(matches!(&old[3].kind, EntryKind::MovedTo { job_uid, directory } if job_uid == "2" && directory == SECOND));
+    assert_eq!(old[3].folded().state, LedgerState::MovedTo);
+
+    first.store = second.store.clone();
+    first.pass(10_000);
+    let (kind, reason, message) = exit(&first);
+    assert_eq!((kind, reason.as_str()), (ExitKind::Superseded, "TakenOver"));
+    assert!(message.contains("uid 2") && message.contains(SECOND), "{message}");
+    assert_eq!(first.exit.as_ref().unwrap().by_generation, Some(2));
+
+    for generation in [2, 3] {
+        for start in [StartFrom::Continue, StartFrom::ResumeLatest] {
+            let back = first.clone_store_for(again("1", generation, start, 2));
+            let (kind, reason, message) = exit(&back);
+            assert_eq!((kind, reason.as_str(), back.state()), (ExitKind::StateMoved, "MovedTo", JobState::Failed));
+            assert!(message.contains(SECOND), "{message}");
+            assert_eq!(back.ledger_of("1").len(), 4, "it only reports");
+        }
+    }
+    let third = second.clone_store_for(restoring("3", FIRST));
+    let (kind, reason, message) = exit(&third);
+    assert_eq!((kind, reason.as_str()), (ExitKind::UserError, "JobMoved"));
+    assert!(message.contains("uid 2") && message.contains(&format!("restore from {SECOND}")), "{message}");
+    assert!(third.ledger_of("3").is_empty());
+
+    second.pass(1000);
+    second.acknowledge_all(1);
+    assert!(!second.status().foreign_snapshot.clone().unwrap().needed, "K7");
+    assert!(second.store.holds("default/pv-1/1/chk-1/_metadata"), "nothing of the other job is removed");
+}
+
+#[test]
+fn a_job_can_be_taken_back() {
+    let first = running();
+    let mut second = first.clone_store_for(restoring("2", FIRST));
+    second.register(1);
+    second.pass(1000);
+    second.acknowledge_all(1);
+    let mut back = again("1", 3, restoring("1", SECOND).directive.start, 4);
+    back.directive.id = "2".into();
+    let mut back = second.clone_store_for(back);
+    back.register(1);
+    assert_eq!(back.state(), JobState::Running, "{:?}", back.exit);
+    assert_eq!(back.status().restored_from.as_ref().unwrap().path, format!("{SECOND}/1/chk-1"));
+    assert_eq!(names(&back, "2").last().unwrap(), "MovedTo");
+    assert_eq!(names(&back, "1").last().unwrap(), "Started");
+}
+
+#[test]
+fn wherever_a_takeover_dies_the_same_job_repeats_it() {
+    let first = running();
+    for stands in [2, 3, 4] {
+        let mut dies = Bench::paused(restoring("2", FIRST));
+        dies.store = first.store.clone();
+        dies.store.keeps_entries = Some(stands);
+        dies.store.drops_ledger_puts = true;
+        dies.tick();
+        dies.store.keeps_entries = None;
+        dies.store.remove("default/pv-2/ledger/0000000001.json");
+        assert_eq!(dies.ledger_of("1").len() as u64, stands);
+        let mut next = dies.clone_store_for(again("2", 2, restoring("2", FIRST).directive.start, 0));
+        assert_goes_on(&mut next);
+        assert_eq!(names(&next, "1").len(), 4, "{stands}");
+        let mut after = next.clone_store_for(again("2", 3, StartFrom::Continue, 1));
+        after.register(1);
+        assert_eq!(after.status().restored_from.as_ref().unwrap().path, format!("{FIRST}/1/chk-1"));
+    }
+}
+
+#[test]
+fn of_two_that_take_the_same_job_over_one_wins_and_the_other_is_told_who() {
+    let mut loser = Bench::paused(restoring("2", FIRST));
+    loser.store = running().store;
+    loser.store.keeps_entries = Some(3);
+    loser.tick();
+    let mut winner = loser.clone_store_for(restoring("3", FIRST));
+    winner.store.keeps_entries = None;
+    winner.pass(10_000);
+    winner.register(1);
+    assert_eq!(winner.state(), JobState::Running, "{:?}", winner.exit);
+    assert_eq!(names(&winner, "1")[2..], ["Started", "Started", "MovedTo"]);
+    loser.store = winner.store.clone();
+    loser.pass(20_000);
+    let (kind, reason, message) = exit(&loser);
+    assert_eq!((kind, reason.as_str()), (ExitKind::UserError, "JobMoved"));
+    assert!(message.contains("uid 3"), "{message}");
+    assert!(loser.ledger_of("2").is_empty());
+}
+
+/// The entry behind `Started{takeover}` decides: the old job's controller was faster.
+#[test]
+fn the_old_jobs_next_generation_may_come_first_and_is_fenced_again() {
+    let mut second = Bench::paused(restoring("2", FIRST));
+    second.store = running().store;
+    second.store.keeps_entries = Some(3);
+    second.tick();
+    let mut back = second.clone_store_for(again("1", 3, StartFrom::Continue, 2));
+    back.store.keeps_entries = None;
+    back.pass(10_000);
+    back.register(1);
+    assert_eq!(back.state(), JobState::Running, "{:?}", back.exit);
+    back.pass(1000);
+    back.acknowledge_all(2);
+    second.store = back.store.clone();
+    second.pass(20_000);
+    second.register(1);
+    assert_eq!(second.state(), JobState::Running, "{:?}", second.exit);
+    assert_eq!(second.status().restored_from.as_ref().unwrap().id, CheckpointId(2));
+    assert_eq!(names(&second, "1")[2..], ["Started", "Started", "Checkpoint", "Started", "MovedTo"]);
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_left_as_it_was() {
+    let first = running();
+    let mut read_only = Bench::paused(restoring("2", FIRST));
+    read_only.store = first.store.clone();
+    read_only.store.is_read_only = true;
+    read_only.tick();
+    let (kind, reason, message) = exit(&read_only);
+    assert_eq!((kind, reason.as_str()), (ExitKind::UserError, "TakeoverDenied"));
+    assert!(message.contains(FIRST) && message.contains("access denied"), "{message}");
+
+    let mut unlike = restoring("2", FIRST);
+    unlike.graph.vertices[1].operators[0].uid = "sum".into();
+    let mut in_memory = restoring("2", FIRST);
+    in_memory.storage_uri = None;
+    for (config, expected) in [(unlike, "SnapshotIncompatible"), (in_memory, "TakeoverWithoutStorage")] {
+        let is_in_memory = config.storage_uri.is_none();
+        let mut refused = Bench::paused(config);
+        refused.store = first.store.clone();
+        if is_in_memory {
+            refused.store.rebase("s3://bucket/root/");
+        }
+        refused.tick();
+        refused.store.home("s3://bucket/root/");
+        let (kind, reason, _) = exit(&refused);
+        assert_eq!((kind, reason.as_str()), (ExitKind::UserError, expected));
+        assert_eq!(refused.ledger_of("1").len(), 2);
+    }
+    let empty = Bench::running(config(1)).clone_store_for(restoring("2", FIRST));
+    assert_eq!((exit(&empty).1.as_str(), empty.ledger_of("1").len()), ("SnapshotNotFound", 1));
+}
+
+/// C3: the same job in another storage. The keys of the old one become absolute.
+#[test]
+fn a_job_takes_itself_along_to_another_storage_with_what_it_remembers_and_back() {
+    for stops in [true, false] {
+        let mut first = running();
+        if stops {
+            first.command(Command::Stop);
+            first.acknowledge_all(2);
+        }
+        let latest = if stops { 2 } else { 1 };
+        let seen = first.ledger().len();
+        let mut moved = again("1", 2, restoring("1", FIRST).directive.start, 0);
+        moved.storage_uri = Some("s3://bucket/new".into());
+        moved.directive.id = "2".into();
+        let mut second = Bench::paused(moved);
+        second.store = first.store.clone();
+        second.store.rebase("s3://bucket/root/");
+        second.tick();
+        second.register(1);
+        assert_eq!(second.state(), JobState::Running, "{:?}", second.exit);
+        assert_eq!(second.status().restored_from.as_ref().unwrap().id, CheckpointId(latest));
+        assert_eq!(kinds(&second), ["Started"]);
+        let old: Vec<_> = second.store.keys().filter(|key| key.starts_with(&format!("{FIRST}/ledger"))).collect();
+        assert_eq!(old.len(), seen + 2);
+        second.pass(1000);
+        second.acknowledge_all(latest + 1);
+        let checkpoint = format!("default/pv-1/2/chk-{}/_metadata", latest + 1);
+        assert!(second.store.holds(&checkpoint), "ids go on");
+
+        let mut back = again("1", 3, restoring("1", "s3://bucket/new/default/pv-1").directive.start, seen + 2);
+        back.directive.id = "3".into();
+        let mut third = Bench::paused(back);
+        third.store = second.store.clone();
+        third.store.rebase("s3://bucket/new/");
+        third.store.home("s3://bucket/root/");
+        third.tick();
+        third.register(1);
+        assert_eq!(third.state(), JobState::Running, "{:?}", third.exit);
+        assert_eq!(third.status().restored_from.as_ref().unwrap().id, CheckpointId(latest + 1));
+        assert_eq!(names(&third, "1").last().unwrap(), "Started");
+        let list = StoreOperation::List { prefix: "s3://bucket/new/default/pv-1/ledger/".into(), start_after: None };
+        let moved = format!("{:?}", third.store.execute(list));
+        assert!(moved.contains("0000000004.json"), "the ledger that is left has its end: {moved}");
+    }
+}
