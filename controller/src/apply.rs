@@ -138,7 +138,7 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
         create_owned(client, &namespace, job, &config_map).await?;
     }
     for pod in delete {
-        delete_exactly::<Pod>(client, &namespace, pod).await?;
+        delete_pod(context, &namespace, pod).await?;
     }
     if let Some(generation) = service {
         apply_owned(client, &namespace, job, build_service(job, *generation)).await?;
@@ -274,6 +274,15 @@ where
     object.meta_mut().uid = there.metadata.uid;
     let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&object)).await;
     applied.map(drop).map_err(failed)
+}
+
+async fn delete_pod(context: &Context, namespace: &str, pod: &ObjectIdentity) -> Result<(), ApplyError> {
+    if context.planted.deletes_any_uid {
+        let deleted = Api::<Pod>::namespaced(context.client.clone(), namespace);
+        let deleted = deleted.delete(&pod.name, &DeleteParams::default()).await;
+        return ignore_gone(deleted.map(drop), || format!("delete Pod {}", pod.name));
+    }
+    delete_exactly::<Pod>(&context.client, namespace, pod).await
 }
 
 /// Deletes exactly this object (C2): one of the same name with another uid is left alone.

@@ -25,6 +25,17 @@ pub(crate) fn build(
     Ok(ClientBuilder::try_from(config.clone())?.with_layer(&layer).build())
 }
 
+/// The same over whatever takes requests in place of an API server.
+pub(crate) fn over<S>(service: S, metrics: &Arc<Metrics>, leadership: Option<&Arc<Leadership>>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<axum::body::Body>, Future: Send + 'static, Error: Into<BoxError>>
+        + Send
+        + 'static,
+{
+    let layer = Calls { metrics: Arc::clone(metrics), leadership: leadership.cloned() };
+    Client::new(layer.layer(service), "default")
+}
+
 struct Calls {
     metrics: Arc<Metrics>,
     leadership: Option<Arc<Leadership>>,

@@ -3,6 +3,7 @@
 use crate::backoff::Backoff;
 use crate::events::Events;
 use crate::metrics::Metrics;
+use crate::planted::Planted;
 use crate::savepoint::Savepoints;
 use crate::streams::Streams;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -21,6 +22,7 @@ pub struct Context {
     pub(crate) events: Events,
     pub(crate) metrics: std::sync::Arc<Metrics>,
     pub(crate) backoff: Backoff,
+    pub(crate) planted: Planted,
 }
 
 impl Context {
@@ -43,6 +45,7 @@ impl Context {
             events: Events::new(client.clone(), None, std::sync::Arc::clone(&metrics)),
             metrics,
             backoff: Backoff::default(),
+            planted: Planted::default(),
             runtime_image: "runtime:1".to_owned(),
             client,
             pods: kube::runtime::reflector::store().0,
@@ -51,6 +54,7 @@ impl Context {
             savepoints: kube::runtime::reflector::store().0,
             streams: std::sync::Arc::new(Streams::new(
                 trigger,
+                std::sync::Arc::new(crate::connection::Network),
                 std::sync::Arc::new(crate::leader::Leadership::alone()),
             )),
         }

@@ -50,7 +50,7 @@ pub struct Facts {
     /// Savepoints that are to be removed, the oldest wish first.
     pub disposals: Vec<WantedDisposal>,
     /// The ConfigMaps of this job's revisions.
-    pub programs: Vec<String>,
+    pub programs: Vec<ObjectIdentity>,
     /// The generation that the Service selects; `None` without a Service.
     pub service_generation: Option<u64>,
     /// What the JobManager of `memory.generation` reported last.

@@ -129,6 +129,9 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     }
     let mut writer = StatusWriter { context, job: Cow::Borrowed(job), facts: &facts };
     let remember = !plan.memory.decides_like(&facts.memory);
+    if context.planted.acts_before_intent {
+        apply(context, job, &plan).await?;
+    }
     if remember {
         // What was refused before is wrong until it goes through.
         let refused = context.backoff.why(&uid(job), spec_generation(job));

@@ -5,22 +5,26 @@
 
 use crate::arguments::Arguments;
 use crate::backoff::Backoff;
+use crate::connection::{Connector, Network};
 use crate::context::Context;
 use crate::events::Events;
 use crate::http::{self, Served};
 use crate::leader::{Candidate, Leadership};
 use crate::metrics::{Metrics, STREAM_JOB};
+use crate::planted::Planted;
 use crate::pulse::Pulse;
 use crate::queue::Queue;
 use crate::reconcile::{reconcile, retry};
 use crate::streams::Streams;
 use crate::watches::{self, Jobs, Request, Source, trim_config_map, trim_pod, trim_service};
 use crate::{client, savepoint};
+use ::http::{Request as HttpRequest, Response};
 use anyhow::Context as _;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::Client;
+use kube::client::Body;
 use kube::config::Config;
 use kube::runtime::{applier, controller};
 use std::convert::Infallible;
@@ -31,6 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
+use tower::{BoxError, Service as TowerService};
 
 /// Passes at once, over different StreamJobs.
 const CONCURRENCY: u16 = 16;
@@ -51,13 +56,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let listen = TcpListener::bind(arguments.listen).await;
     let listener = listen.with_context(|| format!("--listen {}: the address cannot be taken", arguments.listen))?;
     let metrics = Arc::new(Metrics::default());
-    let mut candidate = candidate(&arguments, &config, &metrics)?;
-    let leadership = match &candidate {
-        Some(candidate) => candidate.leadership(),
-        None => Arc::new(Leadership::alone()),
-    };
+    let mut candidate = candidate(&arguments, client::build(&config, &metrics, None)?);
+    let leadership = leadership(candidate.as_ref());
     let client = client::build(&config, &metrics, Some(&leadership))?;
-    let replica = Replica::start(&arguments, client, metrics, leadership);
+    let outside = Outside { client, connector: Arc::new(Network), planted: Planted::default() };
+    let replica = Replica::start(&arguments, outside, metrics, leadership);
     let pulse = Arc::new(Pulse::new());
     let served =
         Served { context: Arc::clone(&replica.context), jobs: replica.jobs.clone(), pulse: Arc::clone(&pulse) };
@@ -82,10 +85,53 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn candidate(arguments: &Arguments, config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Candidate>> {
-    let Some(lease) = arguments.lease() else { return Ok(None) };
-    let client = client::build(config, metrics, None)?;
-    Ok(Some(Candidate::new(client, lease, arguments.pod_name.as_deref())))
+/// Runs one replica over whatever stands for an API server and for the JobManagers, until `stopped`. What a simulation
+/// runs: a replica that is killed is one whose future is dropped.
+pub async fn run_over<S>(
+    arguments: &Arguments,
+    service: S,
+    connector: Arc<dyn Connector>,
+    planted: Planted,
+    stopped: impl Future<Output = ()>,
+) where
+    S: TowerService<HttpRequest<Body>, Response = Response<axum::body::Body>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+{
+    let metrics = Arc::new(Metrics::default());
+    let mut candidate = candidate(arguments, client::over(service.clone(), &metrics, None));
+    let leadership = leadership(candidate.as_ref());
+    let gate = Some(&leadership).filter(|_| !planted.no_leader_gate);
+    let outside = Outside { client: client::over(service, &metrics, gate), connector, planted };
+    let replica = Replica::start(arguments, outside, metrics, leadership);
+    {
+        let work = replica.lead(candidate.as_mut());
+        tokio::pin!(work);
+        tokio::select! {
+            () = &mut work => {}
+            () = stopped => {}
+        }
+        replica.close();
+        let _ = tokio::time::timeout(LAST_PASSES, work).await;
+    }
+    if let Some(candidate) = &mut candidate {
+        candidate.release().await;
+    }
+}
+
+fn candidate(arguments: &Arguments, client: Client) -> Option<Candidate> {
+    arguments.lease().map(|lease| Candidate::new(client, lease, arguments.pod_name.as_deref()))
+}
+
+fn leadership(candidate: Option<&Candidate>) -> Arc<Leadership> {
+    candidate.map_or_else(|| Arc::new(Leadership::alone()), Candidate::leadership)
+}
+
+/// What lies outside the process.
+struct Outside {
+    client: Client,
+    connector: Arc<dyn Connector>,
+    planted: Planted,
 }
 
 /// What runs whether or not it leads.
@@ -99,10 +145,11 @@ struct Replica {
 
 impl Replica {
     /// Begins to watch.
-    fn start(arguments: &Arguments, client: Client, metrics: Arc<Metrics>, leadership: Arc<Leadership>) -> Self {
+    fn start(arguments: &Arguments, outside: Outside, metrics: Arc<Metrics>, leadership: Arc<Leadership>) -> Self {
+        let Outside { client, connector, planted } = outside;
         let source = Source::new(client.clone(), &arguments.namespaces, Arc::clone(&metrics));
         let (trigger, news) = mpsc::unbounded_channel();
-        let streams = Arc::new(Streams::new(trigger, leadership));
+        let streams = Arc::new(Streams::new(trigger, connector, leadership));
         let (touched, _) = broadcast::channel(TOUCHED);
         let (jobs, job_requests) = watches::watch_jobs(&source, watches::forget(&streams, touched.clone()));
         let (pods, pod_requests) = watches::watch_owned::<Pod>(&source, trim_pod);
@@ -141,6 +188,7 @@ impl Replica {
             events,
             metrics,
             backoff,
+            planted,
         };
         Self { context: Arc::new(context), jobs, queue, savepoints, _watches: watches }
     }

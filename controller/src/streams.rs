@@ -3,6 +3,7 @@
 //! A change in a report triggers a pass; nothing is polled. A stream that breaks is opened again, with backoff, for
 //! as long as a pass wants it; what its loss means is the planner's to say (C1).
 
+use crate::connection::{Connection, Connector};
 use crate::leader::Leadership;
 use crate::time::now;
 use kube::runtime::reflector::ObjectRef;
@@ -10,7 +11,7 @@ use sluice_crds::StreamJob;
 use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId, Timestamp};
-use sluice_rpc::control::{ControlClient, ControlError};
+use sluice_rpc::control::ControlError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +38,7 @@ pub type Trigger = UnboundedSender<ObjectRef<StreamJob>>;
 pub struct Streams {
     jobs: Mutex<HashMap<JobId, Followed>>,
     trigger: Trigger,
+    connector: Arc<dyn Connector>,
     leadership: Arc<Leadership>,
     leading_since: Mutex<Timestamp>,
 }
@@ -61,7 +63,7 @@ pub struct StreamView {
 #[derive(Default)]
 struct State {
     report: Option<JobStatus>,
-    client: Option<ControlClient>,
+    client: Option<Arc<dyn Connection>>,
     unreachable_since: Option<Timestamp>,
 }
 
@@ -74,8 +76,8 @@ impl Drop for Followed {
 impl Streams {
     /// No streams; news go to `trigger`, and nothing is asked without `leadership`.
     #[must_use]
-    pub fn new(trigger: Trigger, leadership: Arc<Leadership>) -> Self {
-        Self { jobs: Mutex::default(), trigger, leadership, leading_since: Mutex::default() }
+    pub fn new(trigger: Trigger, connector: Arc<dyn Connector>, leadership: Arc<Leadership>) -> Self {
+        Self { jobs: Mutex::default(), trigger, connector, leadership, leading_since: Mutex::default() }
     }
 
     /// Follows a JobManager, in place of an earlier one. With `None` the stream is closed, and its last report stays.
@@ -93,7 +95,13 @@ impl Streams {
                 let kept = jobs.remove(job).filter(|followed| followed.target.generation == target.generation);
                 let report = kept.and_then(|followed| lock(&followed.state).report.take());
                 let state = Arc::new(Mutex::new(State { report, ..State::default() }));
-                let task = tokio::spawn(follow(job.clone(), target.clone(), Arc::clone(&state), self.trigger.clone()));
+                let stream = Stream {
+                    job: job.clone(),
+                    target: target.clone(),
+                    state: Arc::clone(&state),
+                    trigger: self.trigger.clone(),
+                };
+                let task = tokio::spawn(stream.follow(Arc::clone(&self.connector)));
                 jobs.insert(job.clone(), Followed { target, state, task });
             }
             (None, None) => {}
@@ -175,53 +183,65 @@ impl Streams {
     }
 }
 
-async fn follow(job: JobId, target: Target, state: Arc<Mutex<State>>, trigger: Trigger) {
-    let mut backoff = FIRST_BACKOFF;
-    loop {
-        match follow_once(&job, &target, &state, &trigger).await {
-            Ok(()) => backoff = FIRST_BACKOFF,
-            Err(error) => tracing::debug!(%job, generation = %target.generation, "status stream: {error}"),
-        }
-        let was_up = {
-            let mut state = lock(&state);
-            let was_up = state.client.take().is_some();
-            if was_up {
-                state.unreachable_since = Some(now());
-            }
-            was_up
-        };
-        if was_up {
-            notify(&job, &trigger);
-        }
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(LAST_BACKOFF);
-    }
+/// One stream, as its task holds it.
+struct Stream {
+    job: JobId,
+    target: Target,
+    state: Arc<Mutex<State>>,
+    trigger: Trigger,
 }
 
-async fn follow_once(
-    job: &JobId,
-    target: &Target,
-    state: &Mutex<State>,
-    trigger: &Trigger,
-) -> Result<(), ControlError> {
-    let client = ControlClient::connect(&target.address).await?;
-    let mut reports = client.watch(job, target.generation).await?;
-    while let Some(report) = reports.next().await {
-        let report = report?;
-        let news = {
-            let mut state = lock(state);
-            // It counts as up from its first word: the report of an earlier stream may be long out of date.
-            let news = state.client.is_none() || state.report.as_ref().map(essence) != Some(essence(&report));
-            state.client.get_or_insert_with(|| client.clone());
-            state.unreachable_since = None;
-            state.report = Some(report);
-            news
-        };
-        if news {
-            notify(job, trigger);
+impl Stream {
+    /// Follows it for as long as somebody wants it.
+    async fn follow(self, connector: Arc<dyn Connector>) {
+        let Self { job, target, .. } = &self;
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            match self.follow_once(&*connector).await {
+                Ok(()) => backoff = FIRST_BACKOFF,
+                Err(error) => tracing::debug!(%job, generation = %target.generation, "status stream: {error}"),
+            }
+            let was_up = {
+                let mut state = lock(&self.state);
+                let was_up = state.client.take().is_some();
+                if was_up {
+                    state.unreachable_since = Some(now());
+                }
+                was_up
+            };
+            if was_up {
+                self.notify();
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(LAST_BACKOFF);
         }
     }
-    Ok(())
+
+    async fn follow_once(&self, connector: &dyn Connector) -> Result<(), ControlError> {
+        let client = connector.connect(&self.job, &self.target.address).await?;
+        let mut reports = client.watch(&self.job, self.target.generation).await?;
+        while let Some(report) = reports.next().await {
+            let report = report?;
+            let news = {
+                let mut state = lock(&self.state);
+                // It counts as up from its first word: the report of an earlier stream may be long out of date.
+                let news = state.client.is_none() || state.report.as_ref().map(essence) != Some(essence(&report));
+                state.client.get_or_insert_with(|| Arc::clone(&client));
+                state.unreachable_since = None;
+                state.report = Some(report);
+                news
+            };
+            if news {
+                self.notify();
+            }
+        }
+        Ok(())
+    }
+
+    fn notify(&self) {
+        // The receiver is gone only when the controller ends.
+        let _ = self.trigger.send(ObjectRef::new(&self.job.name).within(&self.job.namespace));
+    }
 }
 
 /// A report without what changes all the time and decides nothing.
@@ -233,11 +253,6 @@ fn essence(report: &JobStatus) -> JobStatus {
         task_manager.last_heard = Timestamp::default();
     }
     essence
-}
-
-fn notify(job: &JobId, trigger: &Trigger) {
-    // The receiver is gone only when the controller ends.
-    let _ = trigger.send(ObjectRef::new(&job.name).within(&job.namespace));
 }
 
 /// A panic elsewhere must not stop the controller: the maps are whole at every step.

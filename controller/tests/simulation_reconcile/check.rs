@@ -1,0 +1,231 @@
+//! What may never happen, checked as it happens, and what must be so at the end.
+
+use crate::api_server::{ApiServer, Call, Key, Written};
+use crate::scenario::Program;
+use serde_json::Value;
+use sluice_protocol::ledger::{Entry, EntryKind};
+use sluice_protocol::store::{StoreOperation, StoreReply};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was seen so far.
+#[derive(Default)]
+pub(crate) struct Check {
+    /// The last entry of each ledger.
+    ledgers: BTreeMap<String, Entry>,
+    /// The checkpoint that each savepoint was taken with.
+    savepoints: BTreeMap<String, String>,
+    /// uids of StreamJobs that may have been asked to start without state.
+    stateless: BTreeSet<String>,
+    /// The JobManager pod of each (job uid, generation).
+    job_managers: BTreeMap<(String, u64), String>,
+    /// The process that holds the Lease.
+    holder: Option<u32>,
+    pub(crate) coverage: Coverage,
+}
+
+/// What a run went through.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Coverage {
+    pub(crate) runs: u64,
+    pub(crate) calls: u64,
+    pub(crate) status_writes: u64,
+    pub(crate) generations: u64,
+    pub(crate) entries: u64,
+    pub(crate) restores: u64,
+    pub(crate) deletions: u64,
+    pub(crate) replicas_killed: u64,
+    pub(crate) rolled_back: u64,
+    pub(crate) seconds: u64,
+}
+
+impl Coverage {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.calls += other.calls;
+        self.status_writes += other.status_writes;
+        self.generations += other.generations;
+        self.entries += other.entries;
+        self.restores += other.restores;
+        self.deletions += other.deletions;
+        self.replicas_killed += other.replicas_killed;
+        self.rolled_back += other.rolled_back;
+        self.seconds += other.seconds;
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+impl Check {
+    /// A replica's process sends something.
+    pub(crate) fn on_sent(&mut self, process: u32, call: &Call) -> Result<(), String> {
+        self.coverage.calls += u64::from(!call.is_watch() && call.resource != "leases");
+        let changes = call.method != "GET" && call.resource != "leases";
+        match self.holder {
+            Some(holder) if changes && holder != process => {
+                Err(format!("process {process} sends {} {} while {holder} leads", call.method, call.resource))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An object was written.
+    pub(crate) fn on_written(&mut self, Written { key, before, after }: &Written) -> Result<(), String> {
+        match (key.0.as_str(), before, after) {
+            ("leases", _, Some(lease)) => {
+                let holder =
+                    text(lease, "/spec/holderIdentity").split('_').next().and_then(|name| name.strip_prefix('p'));
+                self.holder = holder.and_then(|number| number.parse().ok());
+                Ok(())
+            }
+            ("streamjobs", _, Some(job)) => {
+                if text(job, "/spec/upgrade/mode") == "Stateless" {
+                    self.stateless.insert(text(job, "/metadata/uid").to_owned());
+                }
+                Ok(())
+            }
+            ("streamjobs", Some(job), None) => {
+                self.coverage.deletions += 1;
+                self.on_job_gone(job)
+            }
+            ("pods", None, Some(pod)) => self.on_pod_made(key, pod),
+            _ => Ok(()),
+        }
+    }
+
+    /// A StreamJob is gone: its ledger has ended, unless its time was up.
+    fn on_job_gone(&mut self, job: &Value) -> Result<(), String> {
+        let generation = job.pointer("/status/generation").and_then(Value::as_u64).unwrap_or_default();
+        let had_finalizer = job.pointer("/metadata/deletionTimestamp").is_some();
+        if generation > 0 && !had_finalizer {
+            return Err("a StreamJob that has run vanished without its finalizer".to_owned());
+        }
+        Ok(())
+    }
+
+    fn on_pod_made(&mut self, key: &Key, pod: &Value) -> Result<(), String> {
+        if text(pod, "/metadata/labels/app.kubernetes.io~1component") != "jobmanager" {
+            return Ok(());
+        }
+        self.coverage.generations += 1;
+        let owner = text(pod, "/metadata/ownerReferences/0/uid").to_owned();
+        let generation = text(pod, "/metadata/labels/sluice.dev~1generation").parse().unwrap_or_default();
+        let uid = text(pod, "/metadata/uid").to_owned();
+        match self.job_managers.insert((owner, generation), uid.clone()) {
+            Some(other) if other != uid => {
+                Err(format!("N2: a second JobManager of generation {generation} was made: {}", key.2))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The store carried something out.
+    pub(crate) fn on_store(&mut self, operation: &StoreOperation, reply: &StoreReply) -> Result<(), String> {
+        let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, reply) else { return Ok(()) };
+        let Some((directory, _)) = key.split_once("/ledger/") else { return Ok(()) };
+        let entry = Entry::from_bytes(bytes, key).map_err(|error| error.to_string())?;
+        let last = self.ledgers.get(directory);
+        if let Some(last) = last {
+            if entry.number <= last.number {
+                // Litter below the trimmed bound.
+                return Ok(());
+            }
+            if entry.generation < last.generation
+                || (entry.generation == last.generation && entry.process != last.process)
+            {
+                return Err(format!(
+                    "L3: generation {} ({}) appended entry {} after generation {} had started",
+                    entry.generation, entry.process, entry.number, last.generation
+                ));
+            }
+        }
+        self.coverage.entries += 1;
+        self.check_start(directory, &entry)?;
+        if let EntryKind::Checkpoint { checkpoint, savepoint: Some(savepoint), .. } = &entry.kind {
+            let place = format!("{directory}/{}/chk-{}", checkpoint.key.generation, checkpoint.key.id);
+            self.savepoints.insert(savepoint.path.clone(), place);
+        }
+        self.ledgers.insert(directory.to_owned(), entry);
+        Ok(())
+    }
+
+    /// A start restores the latest state, unless people asked for another.
+    fn check_start(&mut self, directory: &str, entry: &Entry) -> Result<(), String> {
+        let from = match &entry.kind {
+            EntryKind::Started { restored_from, .. } => restored_from,
+            EntryKind::Restarted { from, .. } => from,
+            _ => return Ok(()),
+        };
+        let Some(last) = self.ledgers.get(directory) else { return Ok(()) };
+        let fold = last.folded();
+        let latest = fold.retained.first().map(|one| format!("{directory}/{}/chk-{}", one.key.generation, one.key.id));
+        let uid = directory.rsplit_once('/').map_or(directory, |(_, name)| name);
+        let may_be_empty = self.stateless.iter().any(|one| uid.ends_with(one.as_str()));
+        let Some(latest) = latest.filter(|_| !may_be_empty) else { return Ok(()) };
+        let Some(from) = from else {
+            return Err(format!("generation {} starts without state, there is {latest}", entry.generation));
+        };
+        self.coverage.restores += 1;
+        let place = self.savepoints.get(&from.directory).unwrap_or(&from.directory);
+        if *place == latest || place.ends_with(&latest) {
+            return Ok(());
+        }
+        Err(format!("generation {} restores {}, the latest is {latest}", entry.generation, from.directory))
+    }
+}
+
+/// Why the world is not at rest as it should be; `None` when it is.
+pub(crate) fn unrest(api: &ApiServer) -> Option<String> {
+    let jobs: BTreeMap<&str, &Value> =
+        api.all("streamjobs").map(|(_, job)| (text(job, "/metadata/uid"), job)).collect();
+    for (key, object) in api.objects() {
+        if !text(object, "/metadata/deletionTimestamp").is_empty() {
+            return Some(format!("{} {} is still being deleted", key.0, key.2));
+        }
+        let owner = text(object, "/metadata/ownerReferences/0/uid");
+        if !owner.is_empty() && !jobs.contains_key(owner) {
+            return Some(format!("{} {} outlives its StreamJob", key.0, key.2));
+        }
+    }
+    jobs.values().find_map(|job| unrest_of(api, job))
+}
+
+fn unrest_of(api: &ApiServer, job: &Value) -> Option<String> {
+    let state = text(job, "/status/state");
+    let tell = |what: &str| Some(format!("{what}: state {state}, {}", text(job, "/status/message")));
+    if job["status"]["observedGeneration"] != job["metadata"]["generation"] {
+        return tell("its spec was not seen");
+    }
+    let desired = text(job, "/spec/state");
+    if desired == "Suspended" {
+        return if state == "Suspended" { None } else { tell("it should be suspended") };
+    }
+    let is_given_up = job["status"]["rolledBack"].is_object();
+    match Program::read(text(job, "/spec/program/sql")) {
+        Program::Good => {}
+        // It may be restarted for ever, where nothing was stable before.
+        Program::Crashing if !is_given_up => {
+            let is_restarting = matches!(state, "Running" | "Restarting" | "Starting");
+            return if is_restarting && job["status"]["stable"].is_null() { None } else { tell("it crashes") };
+        }
+        Program::Refused if !is_given_up => {
+            let rests = state == "Invalid" || state == "Suspended";
+            return if rests { None } else { tell("it has no meaning") };
+        }
+        Program::Crashing | Program::Refused => {}
+    }
+    let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let is_ready = conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
+    if state != "Running" || !is_ready {
+        return tell("it should run");
+    }
+    let namespace = text(job, "/metadata/namespace");
+    let frozen = api.get("configmaps", namespace, text(job, "/status/program"));
+    let frozen = frozen.map(|map| text(map, "/data/job.yaml").to_owned()).unwrap_or_default();
+    let wanted = text(job, "/spec/program/sql");
+    if !is_given_up && !frozen.contains(wanted) {
+        return tell("it runs another program than is wanted");
+    }
+    None
+}
