@@ -125,18 +125,25 @@ impl ApplyError {
     }
 }
 
-/// Carries out everything but the status.
+/// Creates the frozen program of a plan: before any status names it, since nothing else could make it once the spec has
+/// changed again. What no status comes to name is removed like a past revision's.
+///
+/// # Errors
+/// It cannot be written, or the API server refuses or does not answer.
+pub(crate) async fn create_program(context: &Context, job: &StreamJob, plan: &Plan) -> Result<(), ApplyError> {
+    let Some(program) = &plan.program else { return Ok(()) };
+    let config_map = build_program(job, program).map_err(|rejection| ApplyError::Program(rejection.message))?;
+    create_owned(&context.client, &job.namespace().unwrap_or_default(), job, &config_map).await
+}
+
+/// Carries out everything but the program and the status.
 ///
 /// # Errors
 /// The first call that fails; the rest is left to the next pass.
 pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<(), ApplyError> {
-    let Plan { memory, view: _, program, service, create, spec, delete, delete_programs, command, .. } = plan;
+    let Plan { memory, view: _, program: _, service, create, spec, delete, delete_programs, command, .. } = plan;
     let namespace = job.namespace().unwrap_or_default();
     let client = &context.client;
-    if let Some(program) = program {
-        let config_map = build_program(job, program).map_err(|rejection| ApplyError::Program(rejection.message))?;
-        create_owned(client, &namespace, job, &config_map).await?;
-    }
     for pod in delete {
         delete_pod(context, &namespace, pod).await?;
     }
@@ -154,8 +161,8 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
     if create.iter().any(|plan| plan.role == Role::JobManager) {
         context.metrics.count_generation();
     }
-    for name in delete_programs {
-        delete_program(client, &namespace, name).await?;
+    for program in delete_programs {
+        delete_exactly::<ConfigMap>(client, &namespace, program).await?;
     }
     if let Some(command) = command {
         let request_id = request_id(command, memory.generation);
@@ -298,12 +305,6 @@ where
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let deleted = Api::<K>::namespaced(client.clone(), namespace).delete(&object.name, &parameters).await;
     ignore_gone(deleted.map(drop), || format!("delete {} {}", K::kind(&()), object.name))
-}
-
-async fn delete_program(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
-    let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    let deleted = api.delete(name, &DeleteParams::default()).await;
-    ignore_gone(deleted.map(drop), || format!("delete ConfigMap {name}"))
 }
 
 /// 404: gone already. 409: another object has that name now.

@@ -1,5 +1,6 @@
 //! The facts that a plan is made of: plain data, read by `observe`, taken from nowhere else.
 
+use crate::plan::ObjectIdentity;
 use sluice_crds::{DeletionSpec, StabilitySpec, StopCause, StreamJobSpec, StreamJobState, UpgradeSpec, UsedRestore};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::Directive;

@@ -8,6 +8,7 @@ mod pods;
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Lifecycle, PROGRAM_MISSING, PodFacts, Rejection, Told};
+use crate::plan::ObjectIdentity;
 use crate::{savepoint, status, time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{Api, ListParams};
@@ -157,11 +158,17 @@ fn read_frozen(config_map: &ConfigMap) -> Result<StreamJobSpec, Rejection> {
     })
 }
 
-fn programs(store: &Store<ConfigMap>, job: &StreamJob, namespace: &str) -> Vec<String> {
+fn programs(store: &Store<ConfigMap>, job: &StreamJob, namespace: &str) -> Vec<ObjectIdentity> {
     let uid = job.uid().unwrap_or_default();
     let owned = store
         .state_filter(|config_map| config_map.namespace().as_deref() == Some(namespace) && is_owned(config_map, &uid));
-    owned.iter().map(|config_map| config_map.name_any()).collect()
+    let identity = |config_map: &ConfigMap| ObjectIdentity {
+        name: config_map.name_any(),
+        uid: config_map.uid().unwrap_or_default(),
+    };
+    let mut programs: Vec<_> = owned.iter().map(|config_map| identity(config_map)).collect();
+    programs.sort_by(|one, other| one.name.cmp(&other.name));
+    programs
 }
 
 fn service_generation(store: &Store<Service>, job: &StreamJob, namespace: &str) -> Option<u64> {

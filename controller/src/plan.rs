@@ -51,7 +51,7 @@ pub struct Plan {
     /// Pods to delete.
     pub delete: Vec<ObjectIdentity>,
     /// ConfigMaps of revisions that nothing runs any more.
-    pub delete_programs: Vec<String>,
+    pub delete_programs: Vec<ObjectIdentity>,
     /// What to ask of the JobManager of `memory.generation`.
     pub command: Option<Command>,
     /// The JobManager that was just found to be lost.

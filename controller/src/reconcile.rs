@@ -1,6 +1,6 @@
 //! One pass over one StreamJob: the steps in their order, and what happens when one fails.
 
-use crate::apply::{ApplyError, apply, write_finalizer, write_status};
+use crate::apply::{ApplyError, apply, create_program, write_finalizer, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Rejection};
@@ -129,6 +129,13 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     }
     let mut writer = StatusWriter { context, job: Cow::Borrowed(job), facts: &facts };
     let remember = !plan.memory.decides_like(&facts.memory);
+    if let Err(error) = create_program(context, job, &plan).await {
+        if !error.is_conflict() {
+            let unchanged = Plan { memory: facts.memory.clone(), ..plan };
+            writer.write_if_due(&with_problem(&unchanged, Some(rejection(&error)))).await?;
+        }
+        return Err(error.into());
+    }
     if context.planted.acts_before_intent {
         apply(context, job, &plan).await?;
     }

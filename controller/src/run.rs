@@ -69,6 +69,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let work = replica.lead(candidate.as_mut());
         tokio::pin!(work);
         tokio::select! {
+            biased;
             () = &mut work => anyhow::bail!("the watches ended"),
             () = pulse.beat() => {}
             served = &mut server => served?.context("the HTTP server ended")?,
@@ -108,6 +109,7 @@ pub async fn run_over<S>(
         let work = replica.lead(candidate.as_mut());
         tokio::pin!(work);
         tokio::select! {
+            biased;
             () = &mut work => {}
             () = stopped => {}
         }
@@ -213,6 +215,7 @@ impl Replica {
                 tokio::join!(self.make_passes(), savepoints)
             };
             tokio::select! {
+                biased;
                 () = held => {}
                 _ = passes => return,
             }

@@ -74,7 +74,9 @@ pub(crate) fn watch_programs(source: &Source, jobs: Jobs) -> impl Stream<Item = 
 
 /// A request for each StreamJob that is known.
 pub(crate) fn all(jobs: &Jobs) -> Vec<Request> {
-    jobs.state().iter().map(|job| ReconcileRequest::from(ObjectRef::from_obj(&**job))).collect()
+    let mut jobs = jobs.state();
+    jobs.sort_by_key(|job| (job.namespace(), job.name_any()));
+    jobs.iter().map(|job| ReconcileRequest::from(ObjectRef::from_obj(&**job))).collect()
 }
 
 fn is_program_of(job: &WatchedJob, namespace: Option<String>, name: &str) -> bool {

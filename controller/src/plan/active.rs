@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::fate::{Fate, HOLD, NODE_LOST, UNREACHABLE, UNRESPONSIVE};
-use super::{LostJobManager, Planner, View, reference, rejection};
+use super::{LostJobManager, ObjectIdentity, Planner, View, reference, rejection};
 use crate::facts::{PROGRAM_MISSING, PodFacts, Rejection, Role};
 use sluice_crds::StreamJobState;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
@@ -212,13 +212,13 @@ impl Planner<'_> {
         self.facts.lifecycle.stability.restart_stuck && self.facts.connected && !in_memory
     }
 
-    fn obsolete_programs(&self) -> Vec<String> {
+    fn obsolete_programs(&self) -> Vec<ObjectIdentity> {
         let memory = &self.plan.memory;
         let stable = memory.stable.as_ref().map(|stable| &stable.program);
         let given_up = memory.rolled_back.as_ref().map(|given_up| &given_up.program);
         let kept: Vec<_> =
             [Some(&memory.program), Some(&memory.deployed_program), stable, given_up].into_iter().flatten().collect();
-        self.facts.programs.iter().filter(|name| !kept.contains(name)).cloned().collect()
+        self.facts.programs.iter().filter(|program| !kept.contains(&&program.name)).cloned().collect()
     }
 
     /// The ConfigMap that pods made later mount is put back, where somebody has deleted it.

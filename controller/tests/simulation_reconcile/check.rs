@@ -95,10 +95,10 @@ impl Check {
     }
 
     /// A StreamJob is gone: its ledger has ended, unless its time was up.
-    fn on_job_gone(&mut self, job: &Value) -> Result<(), String> {
+    fn on_job_gone(&self, job: &Value) -> Result<(), String> {
         let generation = job.pointer("/status/generation").and_then(Value::as_u64).unwrap_or_default();
-        let had_finalizer = job.pointer("/metadata/deletionTimestamp").is_some();
-        if generation > 0 && !had_finalizer {
+        let was_deleted = job.pointer("/metadata/deletionTimestamp").is_some();
+        if generation > 0 && !was_deleted {
             return Err("a StreamJob that has run vanished without its finalizer".to_owned());
         }
         Ok(())
@@ -228,4 +228,11 @@ fn unrest_of(api: &ApiServer, job: &Value) -> Option<String> {
         return tell("it runs another program than is wanted");
     }
     None
+}
+
+/// Whether a job restarts for ever, as it is told to: it is never without a stir.
+pub(crate) fn crashes_for_ever(api: &ApiServer) -> bool {
+    api.all("streamjobs").any(|(_, job)| {
+        Program::read(text(job, "/spec/program/sql")) == Program::Crashing && !job["status"]["rolledBack"].is_object()
+    })
 }

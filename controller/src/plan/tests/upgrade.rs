@@ -292,10 +292,11 @@ fn options_are_taken_over_without_a_restart_until_the_job_manager_says_so() {
     assert!(first.view.ready);
 
     let mut facts = after(&facts, &first);
-    facts.programs = vec![program.clone(), facts.memory.deployed_program.clone(), "pv-program-old".to_owned()];
+    let identity = |name: &str| ObjectIdentity { name: name.to_owned(), uid: format!("uid of {name}") };
+    facts.programs = vec![identity(&program), identity(&facts.memory.deployed_program), identity("pv-program-old")];
     let again = plan(&facts);
     assert!(again.command.is_some(), "until it says so");
-    assert_eq!(again.delete_programs, ["pv-program-old"], "what its pod has mounted stays");
+    assert_eq!(again.delete_programs, [identity("pv-program-old")], "what its pod has mounted stays");
     facts.report.as_mut().expect("is there").options_id = Some(program);
     facts.programs.clear();
     let done = plan(&facts);
