@@ -96,6 +96,7 @@ async fn while_leading<T, E: Into<BoxError>>(
 ) -> Result<T, BoxError> {
     let _in_flight = leadership.begin().ok_or(NotLeading)?;
     tokio::select! {
+        biased;
         answer = answer => answer.map_err(Into::into),
         () = leadership.writes_end() => Err(NotLeading.into()),
     }

@@ -99,6 +99,8 @@ pub(crate) struct ApiServer {
     changes: VecDeque<Change>,
     version: u64,
     uids: u64,
+    /// The resourceVersion with which each uid was made.
+    made_at: BTreeMap<String, u64>,
     /// Seconds since 1970.
     pub(crate) now: i64,
     /// Pods that a namespace may have.
@@ -131,6 +133,11 @@ fn has_status(resource: &str) -> bool {
 impl ApiServer {
     pub(crate) fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The resourceVersion with which an object was made.
+    pub(crate) fn made_at(&self, uid: &str) -> Option<u64> {
+        self.made_at.get(uid).copied()
     }
 
     pub(crate) fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<&Value> {
@@ -212,6 +219,8 @@ impl ApiServer {
         if key.0 == "pods" {
             object["status"] = json!({"phase": "Pending"});
         }
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        self.made_at.insert(uid, self.version + 1);
         Ok(self.put("ADDED", key, object))
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Coverage {
     pub(crate) replicas_killed: u64,
     pub(crate) rolled_back: u64,
     pub(crate) seconds: u64,
+    /// Of all that was written, in its order and with its times.
+    pub(crate) fingerprint: u64,
 }
 
 impl Coverage {
@@ -71,7 +73,15 @@ impl Check {
     }
 
     /// An object was written.
-    pub(crate) fn on_written(&mut self, Written { key, before, after }: &Written) -> Result<(), String> {
+    pub(crate) fn on_written(&mut self, at: u64, written: &Written) -> Result<(), String> {
+        let Written { key, before, after } = written;
+        // Names that processes draw for themselves decide nothing.
+        let decides = !matches!(key.0.as_str(), "leases" | "events");
+        let told = if decides { format!("{at} {key:?} {after:?}") } else { String::new() };
+        let coverage = &mut self.coverage;
+        coverage.fingerprint = told
+            .bytes()
+            .fold(coverage.fingerprint, |hash, byte| hash.rotate_left(5).wrapping_mul(31) ^ u64::from(byte));
         match (key.0.as_str(), before, after) {
             ("leases", _, Some(lease)) => {
                 let holder =

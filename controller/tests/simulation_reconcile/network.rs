@@ -104,13 +104,14 @@ impl Network {
         let Fate { before, after, effect } = self.fate(&call);
         let (sender, answer) = oneshot::channel();
         let (world, alive) = (self.world.clone(), Arc::clone(&self.alive));
+        let sent_at = world.lock().api.version();
         tokio::spawn(async move {
             sleep(Duration::from_millis(before)).await;
             let answer = match effect {
-                Effect::Answered => Ok(world.carry_out(&call)),
+                Effect::Answered => Ok(effect_of(&world, &call, sent_at)),
                 Effect::Refused(refusal) => Ok(Err(refusal)),
                 Effect::Unheard => {
-                    let _ = world.carry_out(&call);
+                    let _ = effect_of(&world, &call, sent_at);
                     Err(no_answer())
                 }
                 Effect::Lost => Err(no_answer()),
@@ -216,6 +217,32 @@ impl Watch {
             "metadata": {"resourceVersion": self.after.to_string(), "annotations": {}}});
         line(&json!({"type": "BOOKMARK", "object": object}))
     }
+}
+
+/// Carries out what a replica sent when `sent_at` was the last resourceVersion.
+fn effect_of(world: &World, call: &Call, sent_at: u64) -> Answer {
+    let (version, target) = {
+        let state = world.lock();
+        let (resource, namespace, name) = call.key();
+        (state.api.version(), state.api.get(&resource, &namespace, &name).cloned())
+    };
+    let answer = world.carry_out(call);
+    let is_done = answer.is_ok();
+    if is_done && call.subresource.as_deref() == Some("status") && world.lock().api.version() == version {
+        world.violate(format!("a status of {} {} was written that says nothing new", call.resource, call.key().2));
+    }
+    if is_done && call.method == "DELETE" {
+        let uid = target.as_ref().and_then(|object| object["metadata"]["uid"].as_str()).unwrap_or_default();
+        let made_at = world.lock().api.made_at(uid);
+        if made_at.is_some_and(|made| made > sent_at) {
+            world.violate(format!(
+                "C2: a delete hit {} {}, which was made after it was sent",
+                call.resource,
+                call.key().2
+            ));
+        }
+    }
+    answer
 }
 
 fn line(value: &Value) -> String {

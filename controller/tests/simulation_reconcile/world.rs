@@ -124,13 +124,14 @@ impl World {
     /// Changes objects, and lets all know who must: checks, watches, kubelets.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let seconds = k8s_openapi::jiff::Timestamp::now().as_second();
+        let at = self.now();
         let (result, written) = {
             let mut state = self.lock();
             state.api.now = seconds;
             let result = change(&mut state);
             let written = std::mem::take(&mut state.api.written);
             for one in &written {
-                if let Err(what) = state.check.on_written(one) {
+                if let Err(what) = state.check.on_written(at, one) {
                     state.violation.get_or_insert(what);
                 }
             }
