@@ -18,6 +18,8 @@ pub(crate) struct Check {
     stateless: BTreeSet<String>,
     /// The JobManager pod of each (job uid, generation).
     job_managers: BTreeMap<(String, u64), String>,
+    /// JobManager pods that a status has named.
+    noted: BTreeSet<String>,
     /// The process that holds the Lease.
     holder: Option<u32>,
     pub(crate) coverage: Coverage,
@@ -93,6 +95,7 @@ impl Check {
                 if text(job, "/spec/upgrade/mode") == "Stateless" {
                     self.stateless.insert(text(job, "/metadata/uid").to_owned());
                 }
+                self.noted.insert(text(job, "/status/jobManagerPod").to_owned());
                 Ok(())
             }
             ("streamjobs", Some(job), None) => {
@@ -123,7 +126,8 @@ impl Check {
         let generation = text(pod, "/metadata/labels/sluice.dev~1generation").parse().unwrap_or_default();
         let uid = text(pod, "/metadata/uid").to_owned();
         match self.job_managers.insert((owner, generation), uid.clone()) {
-            Some(other) if other != uid => {
+            // One that vanished before it was seen was never known to have been; the ledger tells the two apart (L3).
+            Some(other) if other != uid && self.noted.contains(&other) => {
                 Err(format!("N2: a second JobManager of generation {generation} was made: {}", key.2))
             }
             _ => Ok(()),

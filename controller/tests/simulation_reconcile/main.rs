@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use world::World;
 
 /// Seeds that CI runs.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 500;
 /// A world that is not at rest so long after the last fault never will be.
 const PATIENCE: u64 = 45 * 60_000;
 /// How long a world at rest is watched.
