@@ -69,4 +69,15 @@ mod tests {
         let help = Arguments::command().render_help().to_string();
         assert!(help.contains("Examples:") && help.contains("--runtime-image"), "{help}");
     }
+
+    /// Help shows the values of environment variables: none may be a credential.
+    #[test]
+    fn help_shows_no_credential() {
+        let command = Arguments::command();
+        let shown = command.get_arguments().filter(|argument| !argument.is_hide_env_values_set());
+        for name in shown.filter_map(clap::Arg::get_env).map(|name| name.to_string_lossy().into_owned()) {
+            let words = ["SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "_KEY"];
+            assert!(!words.iter().any(|word| name.contains(word)), "{name} needs hide_env_values");
+        }
+    }
 }

@@ -39,6 +39,8 @@ mod queue;
 mod reconcile;
 mod run;
 pub mod savepoint;
+#[cfg(test)]
+mod secrecy;
 pub mod status;
 pub mod streams;
 pub mod time;

@@ -5,6 +5,7 @@
 
 mod failures;
 mod memory;
+pub mod reason;
 
 use crate::build::names;
 use crate::facts::Facts;
@@ -16,6 +17,7 @@ use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
 use failures::build_failures;
+use reason::{Reason, listed};
 
 pub use memory::read_memory;
 
@@ -48,12 +50,14 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
     let Plan { memory, view, .. } = plan;
     let some = |number: u64| (number > 0).then_some(number);
     let failed = view.state == Some(StreamJobState::Failed);
+    // What is told is read again, and told again where a job rests: the same words.
+    let message = listed(&view.reason, &view.message).1;
     let restarts = memory.failures.total().saturating_sub(u64::from(failed));
     let old = job.status.as_ref();
     let report = facts.report.as_ref().filter(|report| report.generation == memory.generation);
     StreamJobStatus {
         state: view.state,
-        message: Some(shorten(&view.message)).filter(|message| !message.is_empty()),
+        message: Some(shorten(&message)).filter(|message| !message.is_empty()),
         observed_generation: Some(facts.spec_generation),
         generation: some(memory.generation.0),
         attempt: report.map(|report| report.attempt.0).filter(|attempt| *attempt > 0),
@@ -109,32 +113,28 @@ pub fn due(old: Option<&StreamJobStatus>, new: &StreamJobStatus, now: Timestamp)
 
 fn build_conditions(view: &View, facts: &Facts, old: &[Condition]) -> Vec<Condition> {
     let degraded = view.degraded.as_ref();
-    let (wrong, what) = degraded.map_or(("AsExpected", ""), |wrong| (wrong.reason.as_str(), wrong.message.as_str()));
+    let wrong = degraded.map(|wrong| listed(&wrong.reason, &wrong.message));
+    let (wrong, what) = wrong.unwrap_or((Reason::AsExpected, String::new()));
+    let (reason, message) = listed(&view.reason, &view.message);
     let states = [
-        (READY, view.ready, view.reason.as_str(), view.message.as_str()),
-        (PROGRESSING, view.progressing, view.reason.as_str(), view.message.as_str()),
-        (DEGRADED, degraded.is_some(), wrong, what),
+        (READY, view.ready, reason, message.as_str()),
+        (PROGRESSING, view.progressing, reason, message.as_str()),
+        (DEGRADED, degraded.is_some(), wrong, what.as_str()),
     ];
-    let build = |(kind, holds, reason, message): (&str, bool, &str, &str)| {
+    let build = |(kind, holds, reason, message): (&str, bool, Reason, &str)| {
         let status = if holds { "True" } else { "False" };
         let before = old.iter().find(|condition| condition.type_ == kind && condition.status == status);
         let since: Time = before.map_or_else(|| to_time(facts.now), |before| before.last_transition_time.clone());
         Condition {
             type_: kind.to_owned(),
             status: status.to_owned(),
-            reason: camel_case(reason),
+            reason: reason.as_str().to_owned(),
             message: shorten(message),
             observed_generation: Some(facts.spec_generation),
             last_transition_time: since,
         }
     };
     states.into_iter().map(build).collect()
-}
-
-/// Reasons must be CamelCase words.
-fn camel_case(reason: &str) -> String {
-    let letters: String = reason.chars().filter(char::is_ascii_alphanumeric).collect();
-    if letters.starts_with(|c: char| c.is_ascii_alphabetic()) { letters } else { "Unknown".to_owned() }
 }
 
 pub(crate) fn shorten(message: &str) -> String {

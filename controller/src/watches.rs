@@ -91,7 +91,6 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
     let container = Container { image, ..Container::default() };
     pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
     if let Some(status) = &mut pod.status {
-        status.init_container_statuses = None;
         status.host_ips = None;
         status.pod_ips = None;
     }

@@ -5,7 +5,8 @@ use crate::facts::{PodEnd, PodFacts, Rejection, Role};
 use crate::time::from_time;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
-use sluice_protocol::failure::ExitRecord;
+use serde_json::Value;
+use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::{Generation, Timestamp};
 
 /// Reads a pod of a job; `None` when it does not carry the labels of one.
@@ -67,7 +68,15 @@ fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp
 }
 
 fn exit_record(terminated: &ContainerStateTerminated) -> Option<ExitRecord> {
-    serde_json::from_str(terminated.message.as_deref()?.trim()).ok()
+    let record: Value = serde_json::from_str(terminated.message.as_deref()?.trim()).ok()?;
+    serde_json::from_value(record.clone()).ok().or_else(|| exit_record_of_later_version(record))
+}
+
+/// A kind of end that this version does not know: the rest of the record is read all the same.
+fn exit_record_of_later_version(mut record: Value) -> Option<ExitRecord> {
+    let kind = record.get_mut("kind").filter(|kind| kind.is_string())?;
+    *kind = serde_json::to_value(ExitKind::Internal).ok()?;
+    serde_json::from_value(record).ok()
 }
 
 /// What the kubelet puts in the place of a termination message: the end of the log.
@@ -111,8 +120,12 @@ fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
 
 /// What keeps a pod from starting: a place it cannot get, an image or a Secret that is not there.
 fn problem(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Rejection> {
-    let waiting = container.and_then(|status| status.state.as_ref()).and_then(waiting_reason);
-    if let Some((reason, message)) = waiting {
+    // The job's own container first, then what `podTemplate` adds.
+    let status = pod.status.as_ref();
+    let added = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
+    let first = status.and_then(|status| status.init_container_statuses.as_ref()).into_iter().flatten();
+    let mut containers = container.into_iter().chain(first).chain(added);
+    if let Some((reason, message)) = containers.find_map(|status| waiting_reason(status.state.as_ref()?)) {
         return Some(Rejection { message: format!("pod {}: {message}", pod.name_any()), reason });
     }
     let scheduled = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;

@@ -177,6 +177,7 @@ impl Planner<'_> {
         self.take_over();
         self.keep_task_managers();
         self.plan.view = self.running_view();
+        self.next_slow_start().into_iter().for_each(|at| self.wake_at(at));
         let stuck = self.stuck();
         self.plan.view.degraded = self.plan.view.degraded.take().or(stuck);
         if let Some(since) = self.facts.unreachable_since {

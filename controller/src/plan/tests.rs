@@ -5,6 +5,7 @@ mod close;
 mod deletion;
 mod dispose;
 mod frozen;
+mod previous;
 mod resume;
 mod stuck;
 mod trial;
@@ -682,6 +683,47 @@ fn what_kubernetes_cannot_do_is_told_and_spends_nothing() {
     let plan = plan(&changed(facts));
     assert_eq!(created(&plan)[0], (2, JM));
     assert_eq!(directive(&plan)["start"], "continue", "there is no ledger yet");
+}
+
+#[test]
+fn each_thing_that_kubernetes_cannot_do_is_told_within_a_pass_and_spends_nothing() {
+    for reason in ["ErrImagePull", "Unschedulable", "CreateContainerConfigError"] {
+        for role in [JM, TM(1)] {
+            let mut facts = running();
+            let pod = facts.pods.iter_mut().find(|pod| pod.role == role).expect("is there");
+            let problem = Rejection { reason: reason.to_owned(), message: "what".to_owned() };
+            (pod.started, pod.problem) = (false, Some(problem.clone()));
+            let told = plan(&facts);
+            assert_eq!((told.view.degraded, told.memory.failures.total()), (Some(problem), 0), "{reason} {role:?}");
+            assert!(told.create.is_empty() && told.delete.is_empty());
+        }
+    }
+    // A bucket that is not there: the JobManager waits for it, and says so.
+    let mut facts = running();
+    let message = "s3://bucket: NoSuchBucket".to_owned();
+    let report = facts.report.as_mut().expect("runs");
+    (report.state, report.attempt) = (JobState::Starting, Attempt(0));
+    report.notices = vec![Notice { reason: "StoreMissing".to_owned(), message: message.clone() }];
+    let told = plan(&facts);
+    let expected = Rejection { reason: "StoreMissing".to_owned(), message };
+    assert_eq!((told.view.degraded, told.memory.failures.total()), (Some(expected), 0));
+}
+
+/// A Secret that a volume names and that is not there: the kubelet tells it in an event alone.
+#[test]
+fn a_pod_that_waits_for_its_volumes_is_told_of_after_a_while() {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    for pod in &mut facts.pods {
+        pod.started = false;
+    }
+    let early = plan(&facts);
+    assert_eq!((early.view.degraded, early.wake_at), (None, Some(NOW.plus(TimeSpan::from_secs(30)))));
+    facts.now = NOW.plus(TimeSpan::from_secs(30));
+    let told = plan(&facts);
+    let wrong = told.view.degraded.expect("is told");
+    assert_eq!((wrong.reason.as_str(), told.memory.failures.total()), ("ContainerCreating", 0));
+    assert!(wrong.message.contains("pod pv-1-jm") && wrong.message.contains("Secret"), "{}", wrong.message);
 }
 
 #[test]

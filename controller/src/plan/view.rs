@@ -2,7 +2,7 @@
 
 use super::Planner;
 use super::revision::spec_warnings;
-use crate::facts::Rejection;
+use crate::facts::{PodFacts, Rejection};
 use sluice_crds::StreamJobState;
 use sluice_protocol::job_master::STARTS_EMPTY;
 use sluice_protocol::status::{JobState, JobStatus};
@@ -10,6 +10,9 @@ use sluice_protocol::{TimeSpan, Timestamp};
 
 /// A stream that is down for longer is told of; a JobManager that restarts is not that slow.
 const SILENT: TimeSpan = TimeSpan::from_secs(10);
+
+/// A pod whose containers are not created after this time is told of.
+const SLOW: TimeSpan = TimeSpan::from_secs(30);
 
 /// What is told of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,7 +44,7 @@ impl View {
         }
     }
 
-    pub(super) fn ended(state: StreamJobState, reason: &str, message: &str) -> Self {
+    pub(crate) fn ended(state: StreamJobState, reason: &str, message: &str) -> Self {
         let wrong = matches!(state, StreamJobState::Failed | StreamJobState::Invalid);
         Self {
             state: Some(state),
@@ -63,7 +66,7 @@ impl Planner<'_> {
         let generation = self.facts.memory.generation;
         let problem = || {
             let mut pods = self.facts.pods.iter().filter(|pod| pod.generation == generation && pod.is_alive());
-            pods.find_map(|pod| pod.problem.clone())
+            pods.find_map(|pod| pod.problem.clone().or_else(|| self.is_created_slowly(pod)))
         };
         let rejected = || self.facts.program.as_ref().err().cloned();
         view = self.on_trial(view);
@@ -84,6 +87,23 @@ impl Planner<'_> {
             view.message.clone_from(&wrong.message);
         }
         view
+    }
+
+    /// The kubelet says in an event alone what a volume lacks.
+    fn is_created_slowly(&self, pod: &PodFacts) -> Option<Rejection> {
+        let waits = !pod.started && self.facts.now.since(pod.created_at) >= SLOW;
+        let message = format!(
+            "pod {}: has waited for more than {SLOW} for its image, or for a Secret or ConfigMap that a volume names; `kubectl \
+             describe pod {}` tells",
+            pod.name, pod.name
+        );
+        waits.then(|| Rejection { reason: "ContainerCreating".to_owned(), message })
+    }
+
+    /// When a pod that starts is next looked at.
+    pub(super) fn next_slow_start(&self) -> Option<Timestamp> {
+        let starting = self.facts.pods.iter().filter(|pod| pod.is_alive() && !pod.started);
+        starting.map(|pod| pod.created_at.plus(SLOW)).filter(|at| *at > self.facts.now).min()
     }
 
     /// Before the JobManager's stream is up, a job that was restarting still is.

@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::{Value, json};
+use sluice_protocol::failure::ExitKind;
 
 fn pod(status: &Value) -> PodFacts {
     let pod = json!({
@@ -62,6 +63,66 @@ fn what_keeps_a_pod_from_starting() {
 
     let state = json!({"waiting": {"reason": "ContainerCreating"}});
     assert_eq!(pod(&json!({"phase": "Pending", "containerStatuses": container(&state)})).problem, None);
+
+    // What `podTemplate` adds holds the pod up as well; the job's own container is named first.
+    let waits = |name: &str, reason: &str| {
+        let state = json!({"waiting": {"reason": reason, "message": format!("{name} waits")}});
+        json!({"name": name, "state": state, "image": "", "imageID": "", "ready": false, "restartCount": 0})
+    };
+    let main = waits("jobmanager", "PodInitializing");
+    let told = |first: &Value, containers: &[&Value]| {
+        let status = json!({"phase": "Pending", "initContainerStatuses": [first], "containerStatuses": containers});
+        pod(&status).problem.map(|problem| (problem.reason, problem.message))
+    };
+    let bad = waits("fetch", "ImagePullBackOff");
+    let expected = ("ImagePullBackOff".to_owned(), "pod pv-3-jm: fetch waits".to_owned());
+    assert_eq!(told(&bad, &[&main]), Some(expected));
+    let sidecar = waits("proxy", "CreateContainerConfigError");
+    let expected = ("CreateContainerConfigError".to_owned(), "pod pv-3-jm: proxy waits".to_owned());
+    assert_eq!(told(&waits("fetch", "ContainerCreating"), &[&sidecar, &main]), Some(expected));
+    let own = waits("jobmanager", "ErrImagePull");
+    assert_eq!(told(&bad, &[&sidecar, &own]).expect("has one").0, "ErrImagePull");
+}
+
+/// The words of the kubelet and of the scheduler are the conditions': each is documented.
+#[test]
+fn what_keeps_a_pod_from_starting_is_a_documented_reason() {
+    for reason in [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "CrashLoopBackOff",
+    ] {
+        let state = json!({"waiting": {"reason": reason, "message": "what"}});
+        let problem = pod(&json!({"phase": "Pending", "containerStatuses": container(&state)})).problem;
+        let problem = problem.expect("has a problem");
+        assert!(problem.reason == reason && crate::status::reason::Reason::parse(reason).is_some(), "{reason}");
+    }
+}
+
+/// What a process of another version says at its end is read as far as it can be.
+#[test]
+fn an_exit_record_of_another_version_is_read() {
+    let ended = |message: &str| {
+        let state = json!({"terminated": {"exitCode": 70, "reason": "Error", "message": message}});
+        pod(&json!({"phase": "Failed", "containerStatuses": container(&state)})).ended.expect("has ended")
+    };
+    // The first version said no more than this.
+    let first = ended(include_str!("tests/exit-0.1.json")).record.expect("is read");
+    assert_eq!((first.kind, first.reason.as_str(), first.ledger_entry), (ExitKind::Failed, "BadData", None));
+    let later = r#"{"kind":"Failed","reason":"BadData","message":"m","ledgerEntry":7,"ofALaterVersion":{"a":1}}"#;
+    assert_eq!(ended(later).record.expect("is read").ledger_entry, Some(7));
+    // An end that this version does not know is one that is not the job's fault to end by: another generation follows.
+    let unknown = ended(r#"{"kind":"OfALaterVersion","reason":"What","message":"m","ledgerEntry":7}"#);
+    let record = unknown.record.expect("is read");
+    assert_eq!((record.kind, record.reason.as_str(), record.ledger_entry), (ExitKind::Internal, "What", Some(7)));
+    assert_eq!(unknown.last_log_lines, None);
+    let log = r#"{"kind":"event","level":"INFO"}"#;
+    assert_eq!((ended(log).record, ended(log).last_log_lines.as_deref()), (None, Some(log)));
 }
 
 #[test]
