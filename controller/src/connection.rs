@@ -48,7 +48,7 @@ impl Connector for Network {
         _job: &'a JobId,
         address: &'a str,
     ) -> BoxFuture<'a, Result<Arc<dyn Connection>, ControlError>> {
-        let connect = async { Ok(Arc::new(ControlClient::connect(address).await?) as Arc<dyn Connection>) };
+        let connect = async { Ok(Arc::new(ControlClient::connect(address, None).await?) as Arc<dyn Connection>) };
         connect.boxed()
     }
 }

@@ -117,10 +117,11 @@ mod tests {
     #[test]
     fn processes_take_the_flags_that_the_controller_gives() {
         let job_manager = "sluice jobmanager --manifest /etc/sluice/job.yaml --namespace ns --name pv --uid u --generation 3 \
-                           --revision 2 --rpc-bind 0.0.0.0:6123 --rest-port 8081 --termination-message /dev/termination-log";
+                           --revision 2 --rpc-bind 0.0.0.0:6123 --rest-port 8081 --termination-message /dev/termination-log \
+                           --tls-directory /etc/sluice-tls";
         let task_manager = "sluice taskmanager --manifest /etc/sluice/job.yaml --namespace ns --name pv --uid u \
                             --generation 3 --id pv-3-tm-0 --job-manager pv-jm:6123 --slots 2 --data-bind 0.0.0.0:6121 \
-                            --data-advertise 10.0.0.7:6121 --rest-port 8081";
+                            --data-advertise 10.0.0.7:6121 --rest-port 8081 --tls-directory /etc/sluice-tls";
         for line in [job_manager, task_manager] {
             Arguments::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}"));
         }

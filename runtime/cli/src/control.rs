@@ -14,6 +14,9 @@ use sluice_protocol::ledger::SavepointKind;
 use sluice_protocol::status::{JobState, JobStatus, RequestState};
 use sluice_protocol::{JobId, TimeSpan};
 use sluice_rpc::control::{ControlClient, ControlError};
+use sluice_rpc::tls::Tls;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -46,6 +49,16 @@ pub(crate) struct EndpointArguments {
     /// The control endpoint of a running JobManager or of `sluice run`
     #[arg(long, value_name = "HOST:PORT", env = "SLUICE_JOBMANAGER", default_value = "localhost:6123")]
     jobmanager: String,
+    /// ca.crt, tls.crt and tls.key of a client, as in the Secret <job>-tls; a job on a cluster asks for them
+    #[arg(long, value_name = "DIRECTORY", env = "SLUICE_TLS_DIRECTORY")]
+    tls_directory: Option<PathBuf>,
+}
+
+impl EndpointArguments {
+    fn tls(&self) -> Result<Option<Arc<Tls>>, CommandError> {
+        let tls = self.tls_directory.as_deref().map(Tls::from_directory).transpose();
+        tls.map(|tls| tls.map(Arc::new)).map_err(|error| CommandError::Usage(error.to_string()))
+    }
 }
 
 /// How a request is named and how long it may take.
@@ -129,7 +142,7 @@ pub(crate) async fn savepoint(arguments: SavepointArguments) -> Result<u8, Comma
     if let Some(SavepointCommand::Dispose(DisposeArguments { path, endpoint })) = arguments.command {
         let id = new_id();
         let command = Command::Dispose { id: id.clone(), path };
-        let path = Asked::new(endpoint, id, TimeSpan::from_secs(60)).carry_out(&command).await?;
+        let path = Asked::new(endpoint, id, TimeSpan::from_secs(60))?.carry_out(&command).await?;
         output::complain(&format!("disposed of {path}"));
         return Ok(0);
     }
@@ -160,7 +173,7 @@ pub(crate) async fn trigger(arguments: TriggerArguments) -> Result<u8, CommandEr
     let RequestArguments { endpoint, request_id, timeout } = arguments.request;
     let id = request_id.unwrap_or_else(new_id);
     let command = Command::TriggerCheckpoint { id: id.clone() };
-    let path = Asked::new(endpoint, id, timeout).carry_out(&command).await?;
+    let path = Asked::new(endpoint, id, timeout)?.carry_out(&command).await?;
     output::print(&format!("{path}\n"));
     Ok(0)
 }
@@ -174,7 +187,7 @@ async fn take_savepoint(
     let id = request_id.unwrap_or_else(new_id);
     let directory = directory.map(|place| crate::checkpoint::place::address_of(&place)).transpose()?;
     let command = Command::Savepoint(SavepointRequest { id: id.clone(), kind, directory, timeout });
-    Asked::new(endpoint, id, timeout).carry_out(&command).await
+    Asked::new(endpoint, id, timeout)?.carry_out(&command).await
 }
 
 /// Ids that begin with the time sort by age, so that one that was forgotten is known to be old.
@@ -185,15 +198,16 @@ fn new_id() -> String {
 /// A request that is waited for.
 struct Asked {
     address: String,
+    tls: Option<Arc<Tls>>,
     id: String,
     deadline: Instant,
     job: Option<JobId>,
 }
 
 impl Asked {
-    fn new(endpoint: EndpointArguments, id: String, timeout: TimeSpan) -> Self {
+    fn new(endpoint: EndpointArguments, id: String, timeout: TimeSpan) -> Result<Self, CommandError> {
         let deadline = Instant::now() + timeout.as_duration() + GRACE;
-        Self { address: endpoint.jobmanager, id, deadline, job: None }
+        Ok(Self { tls: endpoint.tls()?, address: endpoint.jobmanager, id, deadline, job: None })
     }
 
     /// Asks and waits, also across JobManagers of the same job. Returns where the result lies.
@@ -215,7 +229,7 @@ impl Asked {
     }
 
     async fn ask(&mut self, command: &Command) -> Result<Result<String, CommandError>, ControlError> {
-        let client = ControlClient::connect(&self.address).await?;
+        let client = ControlClient::connect(&self.address, self.tls.as_ref()).await?;
         let (job, generation) = client.describe().await?;
         if self.job.as_ref().is_some_and(|asked| *asked != job) {
             let message = format!("it runs job {job} now");
@@ -248,7 +262,7 @@ impl Asked {
 
 /// Ends a job and waits until it has.
 async fn end(endpoint: &EndpointArguments, command: &Command) -> Result<u8, CommandError> {
-    let client = ControlClient::connect(&endpoint.jobmanager).await?;
+    let client = ControlClient::connect(&endpoint.jobmanager, endpoint.tls()?.as_ref()).await?;
     let (job, generation) = client.describe().await?;
     let mut statuses = client.watch(&job, generation).await?;
     client.execute(generation, &new_id(), command).await?;

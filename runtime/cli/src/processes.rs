@@ -36,6 +36,9 @@ struct JobArguments {
     /// The JobManager's generation, counted by the controller
     #[arg(long)]
     generation: u64,
+    /// ca.crt, tls.crt and tls.key of this process, read again when they change; without it connections are plain
+    #[arg(long, value_name = "DIRECTORY", env = "SLUICE_TLS_DIRECTORY")]
+    tls_directory: Option<PathBuf>,
 }
 
 impl JobArguments {
@@ -140,6 +143,7 @@ pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
         manifest: arguments.job.manifest,
+        tls_directory: arguments.job.tls_directory,
         revision: arguments.revision,
         directive: arguments.directive.unwrap_or_else(|| plain_start(arguments.revision)),
         failures: arguments.failures.unwrap_or_default(),
@@ -158,6 +162,7 @@ pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
         manifest: arguments.job.manifest,
+        tls_directory: arguments.job.tls_directory,
         id: TaskManagerId(arguments.id),
         job_manager: arguments.job_manager,
         slots: arguments.slots,

@@ -8,7 +8,7 @@
 //!    connection is opened to each peer that takes frames ([`sending`]).
 //! 2. The connection begins with a [`handshake`]: job uid, run, both TaskManagers. Another job, an older run and an
 //!    unexpected peer are refused (N2); a run that is not open here yet is waited for, since deployments arrive one
-//!    by one.
+//!    by one. Where the job has certificates, TLS comes before it, and only its TaskManagers get that far.
 //! 3. Frames flow one way, grants of credit the other way ([`receiving`]). Each channel has its own credit, so a full
 //!    channel blocks neither its neighbours nor a barrier of theirs; control frames need none.
 //! 4. A connection that breaks while its run is open is told to the run's [`OnBroken`], with the peer and the
@@ -23,6 +23,8 @@ mod tests;
 
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel};
 use sluice_protocol::{Run, TaskManagerId};
+use sluice_rpc::tls::Tls;
+use sluice_rpc::tls::stream::Refusals;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,6 +127,8 @@ struct Inner {
     task_manager: TaskManagerId,
     window: usize,
     runtime: tokio::runtime::Handle,
+    tls: Option<Arc<Tls>>,
+    refusals: Refusals,
     open: watch::Sender<Option<Arc<Registered>>>,
     shutdown: CancellationToken,
 }
@@ -146,7 +150,7 @@ pub struct OpenRun {
 
 impl DataPlane {
     /// Listens on `bind`. `runtime` moves the frames; `window` is the credit in bytes that every channel begins with,
-    /// the same in all processes of a job.
+    /// the same in all processes of a job. With `tls`, peers must hold a TaskManager's certificate of the same job.
     ///
     /// # Errors
     /// When the address cannot be taken.
@@ -156,6 +160,7 @@ impl DataPlane {
         task_manager: TaskManagerId,
         window: usize,
         runtime: tokio::runtime::Handle,
+        tls: Option<Arc<Tls>>,
     ) -> Result<Self, DataPlaneError> {
         let failed = |source| DataPlaneError::Bind { address: bind.to_owned(), source };
         let listener = TcpListener::bind(bind).await.map_err(failed)?;
@@ -167,6 +172,8 @@ impl DataPlane {
             task_manager,
             window,
             runtime,
+            tls,
+            refusals: Refusals::default(),
             open: watch::Sender::new(None),
             shutdown: CancellationToken::new(),
         });

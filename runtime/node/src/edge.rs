@@ -1,12 +1,14 @@
-//! The edge of a process: the one place where the clock is read and random numbers are made.
+//! The edge of a process: the one place where the clock is read, random numbers are made and certificates are opened.
 
 use sluice_engine::operator::Clock;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault, Retry};
 use sluice_protocol::{RandomSource, Timestamp};
+use sluice_rpc::tls::Tls;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tracing::error;
+use tracing::{error, warn};
 
 /// The time.
 #[must_use]
@@ -38,6 +40,22 @@ impl RandomSource for SystemRandom {
 #[must_use]
 pub fn random_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// The certificate of a process that listens on `bind`, where it has one. Without, whoever reaches the port is believed:
+/// said aloud, unless only this machine does.
+///
+/// # Errors
+/// It cannot be used.
+pub fn open_tls(directory: Option<&Path>, flag: &str, bind: &str) -> Result<Option<Arc<Tls>>, Failure> {
+    if let Some(directory) = directory {
+        let tls = Tls::from_directory(directory);
+        return tls.map(|tls| Some(Arc::new(tls))).map_err(|error| Failure::user("Certificate", error.to_string()));
+    }
+    if !bind.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback()) {
+        warn!("{flag} {bind}: whoever reaches this address can stop the job or read its rows; give --tls-directory");
+    }
+    Ok(None)
 }
 
 /// The record of a process that ends because of this failure before or without a job.

@@ -24,11 +24,13 @@ use sluice_protocol::failure::{ExitRecord, Failure};
 use sluice_protocol::job_master::{Directive, JobMasterConfig, Planted};
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::{Generation, JobId, ProcessId};
+use sluice_rpc::tls::Tls;
+use sluice_rpc::tls::stream::{Refusals, incoming};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 
 /// How long open streams may take to deliver what was sent before the process ends.
@@ -51,6 +53,8 @@ pub struct JobManagerArgs {
     pub failures: FailureCounts,
     /// Where TaskManagers, controller and command line connect.
     pub rpc_bind: SocketAddr,
+    /// The certificate with which it is asked and believed; plain connections without.
+    pub tls_directory: Option<PathBuf>,
     /// Where status and metrics are served.
     pub rest_bind: SocketAddr,
     /// Where the exit record is written.
@@ -73,6 +77,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
     let manifest = job::read_manifest(&args.manifest)?;
     let job = job::build_job(&manifest, &args.job)?;
     let storage = store::open_storage(&job.options)?;
+    let tls = edge::open_tls(args.tls_directory.as_deref(), "--rpc-bind", &args.rpc_bind.to_string())?;
     let listener = TcpListener::bind(args.rpc_bind).await.map_err(|error| {
         let text = format!("--rpc-bind: cannot listen on {}: {error}; choose another address or port", args.rpc_bind);
         Failure::user("AddressInUse", text)
@@ -93,7 +98,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
-    let server = serve(listener, &handle, &args.job, args.generation);
+    let server = serve(listener, &handle, &args.job, args.generation, tls);
     drop(handle);
     let record = driver.run().await;
     // The streams end by themselves now that the control loop is gone; what was sent is still delivered.
@@ -119,18 +124,22 @@ fn master_config(args: &JobManagerArgs, job: &JobDescription, storage_uri: Optio
     }
 }
 
-/// Serves both services until the control loop ends.
+/// Serves both services until the control loop ends; with `tls` each to those roles only that it is for.
 pub(crate) fn serve(
     listener: TcpListener,
     handle: &DriverHandle,
     job: &JobId,
     generation: Generation,
+    tls: Option<Arc<Tls>>,
 ) -> tokio::task::JoinHandle<()> {
+    let refusals = Arc::new(Refusals::default());
+    let gateway = sessions::Gateway::new(handle.clone(), Arc::clone(&refusals));
+    let control = control::Control::new(handle.clone(), job.clone(), generation, Arc::clone(&refusals));
     let router = sluice_rpc::transport::server()
-        .add_service(sluice_rpc::gateway::service(sessions::Gateway::new(handle.clone())))
-        .add_service(sluice_rpc::control::service(control::Control::new(handle.clone(), job.clone(), generation)));
+        .add_service(sluice_rpc::gateway::service(gateway))
+        .add_service(sluice_rpc::control::service(control));
     let ended = handle.ended();
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = incoming(listener, tls, refusals);
     tokio::spawn(async move {
         if let Err(error) = router.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await {
             warn!("the RPC server ended: {error}");

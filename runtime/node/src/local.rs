@@ -155,7 +155,7 @@ fn serve_control(
     let failed = |error| Failure::restart("NoControlEndpoint", Fault::External, format!("--control-port: {error}"));
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-    Ok(crate::job_manager::serve(listener, handle, job, generation))
+    Ok(crate::job_manager::serve(listener, handle, job, generation, None))
 }
 
 /// Checkpoints that would be kept in memory go to a local directory: a local run can then be resumed.

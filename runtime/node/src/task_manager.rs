@@ -32,6 +32,7 @@ use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::message::Registration;
 use sluice_protocol::options;
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
+use sluice_rpc::tls::Tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ pub struct TaskManagerArgs {
     pub data_bind: String,
     /// How other TaskManagers reach that; the bound address when absent.
     pub data_advertise: Option<String>,
+    /// The certificate with which it connects and is believed; plain connections without.
+    pub tls_directory: Option<PathBuf>,
     /// Where status and metrics are served.
     pub rest_bind: SocketAddr,
     /// Where the exit record is written.
@@ -98,10 +101,11 @@ async fn run(args: &TaskManagerArgs, leave: watch::Receiver<bool>) -> Result<Exi
     let job = job::build_job(&manifest, &args.job)?;
     let storage = store::open_storage(&job.options)?;
     let data_runtime = DataRuntime::start()?;
-    let data_plane =
-        DataPlane::bind(&args.data_bind, &args.job.uid, args.id.clone(), DEFAULT_WINDOW, data_runtime.handle())
-            .await
-            .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
+    let tls = edge::open_tls(args.tls_directory.as_deref(), "--data-bind", &args.data_bind)?;
+    let (id, runtime) = (args.id.clone(), data_runtime.handle());
+    let data_plane = DataPlane::bind(&args.data_bind, &args.job.uid, id, DEFAULT_WINDOW, runtime, tls.clone())
+        .await
+        .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
     let registration = registration(args, &job, &data_plane);
     let equipment = Equipment::new(job, storage)?;
     let mut worker = Worker::new(registration, equipment, Some(data_plane));
@@ -116,15 +120,19 @@ async fn run(args: &TaskManagerArgs, leave: watch::Receiver<bool>) -> Result<Exi
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
-    serve_job_manager(args, &mut worker).await
+    serve_job_manager(args, tls.as_ref(), &mut worker).await
 }
 
 /// Sessions one after the other, until one says that it was the last.
-async fn serve_job_manager(args: &TaskManagerArgs, worker: &mut Worker) -> Result<ExitRecord, Failure> {
+async fn serve_job_manager(
+    args: &TaskManagerArgs,
+    tls: Option<&Arc<Tls>>,
+    worker: &mut Worker,
+) -> Result<ExitRecord, Failure> {
     let mut give_up_at = Instant::now() + REGISTRATION_TIMEOUT;
     let mut pause = FIRST_PAUSE;
     loop {
-        let outcome = match session::connect(&args.job_manager).await {
+        let outcome = match session::connect(&args.job_manager, tls).await {
             Ok(session) => worker.serve(session).await,
             Err(message) => SessionOutcome::Lost { registered: false, message },
         };

@@ -3,6 +3,7 @@
 
 pub(crate) mod collect;
 mod storages;
+mod tls;
 
 use crate::data_plane::DataPlane;
 use crate::edge;
@@ -24,10 +25,12 @@ use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan};
 use sluice_rpc::control::{ControlClient, ControlError};
+use sluice_rpc::tls::Tls;
 use sluice_sql::PlanOptions;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -276,10 +279,15 @@ pub(crate) fn job_id() -> JobId {
 
 async fn start_cluster(program: Program, options: JobOptions) -> Cluster {
     let storage = store::open_storage(&options).unwrap();
-    start_cluster_on(storage, program, options).await
+    start_cluster_on(storage, program, options, None).await
 }
 
-async fn start_cluster_on(storage: store::Storage, program: Program, options: JobOptions) -> Cluster {
+async fn start_cluster_on(
+    storage: store::Storage,
+    program: Program,
+    options: JobOptions,
+    tls: Option<Arc<Tls>>,
+) -> Cluster {
     let job = JobDescription { job: job_id(), program, options, restore: None };
     let master = JobMasterConfig {
         job: job.job.clone(),
@@ -298,7 +306,7 @@ async fn start_cluster_on(storage: store::Storage, program: Program, options: Jo
     let rpc = listener.local_addr().unwrap();
     let patience = Patience::WaitForStore;
     let (driver, handle) = Driver::new(DriverConfig { master, storage: storage.clone(), patience });
-    let server = job_manager::serve(listener, &handle, &job.job, Generation(1));
+    let server = job_manager::serve(listener, &handle, &job.job, Generation(1), tls);
     drop(handle);
     let record = tokio::spawn(async move {
         let record = driver.run().await;
@@ -311,9 +319,19 @@ async fn start_cluster_on(storage: store::Storage, program: Program, options: Jo
 impl Cluster {
     /// A TaskManager; aborting it closes its connections as a kill does.
     async fn start_task_manager(&self, name: &str) -> tokio::task::JoinHandle<()> {
+        self.start_task_manager_with(name, None).await.unwrap()
+    }
+
+    /// One with a certificate; why it cannot register otherwise.
+    async fn start_task_manager_with(
+        &self,
+        name: &str,
+        tls: Option<Arc<Tls>>,
+    ) -> Result<tokio::task::JoinHandle<()>, String> {
         let runtime = tokio::runtime::Handle::current();
         let id = TaskManagerId::from(name);
-        let plane = DataPlane::bind("127.0.0.1:0", "1", id.clone(), DEFAULT_WINDOW, runtime).await.unwrap();
+        let plane =
+            DataPlane::bind("127.0.0.1:0", "1", id.clone(), DEFAULT_WINDOW, runtime, tls.clone()).await.unwrap();
         let registration = Registration {
             task_manager: id,
             process: ProcessId(edge::random_id()),
@@ -324,10 +342,10 @@ impl Cluster {
         };
         let equipment = Equipment::new(self.job.clone(), self.storage.clone()).unwrap();
         let mut worker = Worker::new(registration, equipment, Some(plane));
-        let session = session::connect(&self.rpc.to_string()).await.unwrap();
-        tokio::spawn(async move {
+        let session = session::connect(&self.rpc.to_string(), tls.as_ref()).await?;
+        Ok(tokio::spawn(async move {
             worker.serve(session).await;
-        })
+        }))
     }
 }
 
@@ -338,7 +356,7 @@ async fn two_task_managers_exchange_rows_and_one_is_replaced() {
     let cluster = start_cluster(program(Some(20_000), &sink), options(Some(&storage))).await;
     let _first = cluster.start_task_manager("tm-0").await;
     let second = cluster.start_task_manager("tm-1").await;
-    let client = within(ControlClient::connect(&cluster.rpc.to_string())).await.unwrap();
+    let client = within(ControlClient::connect(&cluster.rpc.to_string(), None)).await.unwrap();
     let (sender, mut statuses) = mpsc::unbounded_channel();
     let mut watch = client.watch(&job_id(), Generation(1)).await.unwrap();
     tokio::spawn(async move {
@@ -366,7 +384,7 @@ async fn two_task_managers_exchange_rows_and_one_is_replaced() {
 async fn commands_carry_the_generation_and_are_run_once() {
     let sink = Collected::default();
     let cluster = start_cluster(program(Some(5_000), &sink), options(None)).await;
-    let client = within(ControlClient::connect(&cluster.rpc.to_string())).await.unwrap();
+    let client = within(ControlClient::connect(&cluster.rpc.to_string(), None)).await.unwrap();
     let another = client.execute(Generation(2), "a", &Command::Cancel).await.unwrap_err();
     assert!(matches!(&another, ControlError::AnotherJobManager { .. }), "{another}");
     assert!(another.to_string().contains("generation 1"), "{another}");

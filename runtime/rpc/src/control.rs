@@ -3,6 +3,7 @@
 //! [`ControlClient`] is thin: it connects, sets deadlines, converts, and never retries; who holds it decides what
 //! a lost stream means (C1).
 
+use crate::tls::Tls;
 use crate::transport::{self, MESSAGE_LIMIT};
 pub use crate::v1::job_manager_control_client::JobManagerControlClient;
 pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
@@ -14,6 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId};
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -60,16 +62,16 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// Connects to `host:port`.
+    /// Connects to `host:port`, with TLS where it is given.
     ///
     /// # Errors
     /// When the address is none or nobody answers there.
-    pub async fn connect(address: &str) -> Result<Self, ControlError> {
+    pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Self, ControlError> {
         let unreachable = |error: tonic::transport::Error| ControlError::Unreachable {
             address: address.to_owned(),
             message: with_causes(&error),
         };
-        let channel = transport::endpoint(address).map_err(unreachable)?.connect().await.map_err(unreachable)?;
+        let channel = transport::connect(address, tls).await.map_err(unreachable)?;
         let client = JobManagerControlClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT);

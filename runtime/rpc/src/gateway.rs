@@ -3,18 +3,23 @@
 //! The meaning of the messages is told in [`sluice_protocol::message`]; here they only get onto the wire.
 
 pub use crate::convert::ConversionError;
+use crate::tls::Tls;
 use crate::transport::{self, MESSAGE_LIMIT};
 pub use crate::v1::task_manager_gateway_client::TaskManagerGatewayClient;
 pub use crate::v1::task_manager_gateway_server::{TaskManagerGateway, TaskManagerGatewayServer};
 pub use crate::v1::{FromTaskManagerEnvelope, ToTaskManagerEnvelope};
+use std::sync::Arc;
 use tonic::transport::Channel;
 
 /// A client that opens sessions.
 ///
 /// # Errors
 /// When the address is none, or nobody answers there.
-pub async fn connect(address: &str) -> Result<TaskManagerGatewayClient<Channel>, tonic::transport::Error> {
-    let channel = transport::endpoint(address)?.connect().await?;
+pub async fn connect(
+    address: &str,
+    tls: Option<&Arc<Tls>>,
+) -> Result<TaskManagerGatewayClient<Channel>, tonic::transport::Error> {
+    let channel = transport::connect(address, tls).await?;
     Ok(TaskManagerGatewayClient::new(channel)
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT))

@@ -9,10 +9,12 @@
 //! - [`gateway`]: the session between a TaskManager and its JobManager.
 //! - [`convert`]: generated types to and from [`sluice_protocol::message`], with errors that name the field.
 //! - [`transport`]: limits and keepalive that both sides use.
+//! - [`tls`]: who may say what to whom: certificates of a job's own, and the roles in them.
 
 pub mod control;
 pub mod convert;
 pub mod gateway;
+pub mod tls;
 pub mod transport;
 
 /// The generated types of package `sluice.v1`.

@@ -3,8 +3,13 @@
 //! A connection that breaks without a word (a node that is gone) is noticed after [`KEEPALIVE_INTERVAL`] plus
 //! [`KEEPALIVE_TIMEOUT`]; one that is closed (a process that dies) at once.
 
+use crate::tls::{Role, Tls};
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
-use tonic::transport::{Endpoint, Error, Server};
+use tokio::net::TcpStream;
+use tonic::transport::{Channel, Endpoint, Error, Server, Uri};
 
 /// Largest message: a deployment with all inline state, or an acknowledgement with state kept in the JobManager.
 pub const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
@@ -39,4 +44,25 @@ pub fn server() -> Server {
         .tcp_nodelay(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
+
+/// Connects to the JobManager at `address`, with TLS where it is given.
+///
+/// # Errors
+/// When the address is none, nobody answers there, or it is not this job's JobManager.
+pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Channel, Error> {
+    let endpoint = endpoint(address)?;
+    let Some(tls) = tls.cloned() else { return endpoint.connect().await };
+    let connector = tower::service_fn(move |uri: Uri| {
+        let tls = Arc::clone(&tls);
+        async move { open(&uri, &tls).await.map(TokioIo::new) }
+    });
+    endpoint.connect_with_connector(connector).await
+}
+
+async fn open(uri: &Uri, tls: &Tls) -> io::Result<crate::tls::stream::PeerStream> {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+    stream.set_nodelay(true)?;
+    tls.connect(stream, Role::JobManager).await
 }

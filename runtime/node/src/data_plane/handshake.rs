@@ -38,7 +38,12 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     write_text(&mut bytes, &body);
     stream.write_all(&bytes).await?;
+    stream.flush().await?;
     let accepted = stream.read_u8().await?;
+    if accepted > 1 {
+        let text = "the other side does not answer in Sluice's data protocol; does it ask for a certificate?";
+        return Err(DataPlaneError::Refused(text.to_owned()));
+    }
     let text = read_text(stream).await?;
     if accepted == 1 { Ok(()) } else { Err(DataPlaneError::Refused(String::from_utf8_lossy(&text).into_owned())) }
 }

@@ -4,12 +4,13 @@ use super::handshake::{self, Hello};
 use super::{DataPlaneError, HANDSHAKE_TIMEOUT, Incoming, Inner, RUN_TIMEOUT, Registered, configure};
 use bytes::{BufMut, Bytes};
 use sluice_engine::channel::{ChannelId, codec};
+use sluice_rpc::tls::Role;
+use sluice_rpc::tls::stream::PeerStream;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 use tracing::info;
 
@@ -19,7 +20,15 @@ pub(super) const GRANT_LENGTH: usize = 20;
 const READ_BUFFER: usize = 64 * 1024;
 
 /// Serves one connection from its handshake to its end.
-pub(super) async fn serve(inner: Arc<Inner>, mut stream: TcpStream, from: SocketAddr) {
+pub(super) async fn serve(inner: Arc<Inner>, stream: TcpStream, from: SocketAddr) {
+    let secured = tokio::select! {
+        () = inner.shutdown.cancelled() => return,
+        secured = secure(&inner, stream) => secured,
+    };
+    let mut stream = match secured {
+        Ok(stream) => stream,
+        Err(error) => return inner.refusals.note("a data connection", Some(from), &error.to_string()),
+    };
     let admitted = tokio::select! {
         () = inner.shutdown.cancelled() => return,
         admitted = admit(&inner, &mut stream) => admitted,
@@ -42,12 +51,24 @@ pub(super) async fn serve(inner: Arc<Inner>, mut stream: TcpStream, from: Socket
     }
 }
 
+/// Only TaskManagers of the same job get further, where it has certificates.
+async fn secure(inner: &Inner, stream: TcpStream) -> std::io::Result<PeerStream> {
+    configure(&stream)?;
+    let Some(tls) = &inner.tls else { return Ok(PeerStream::Plain(stream)) };
+    match tls.accept(stream).await? {
+        PeerStream::Tls(_, role) if role != Role::TaskManager => {
+            let reason = format!("a certificate of role '{}' may not exchange rows", role.name());
+            Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason))
+        }
+        stream => Ok(stream),
+    }
+}
+
 /// Hears the sender, waits for its run to be open here, and hands out the queues it fills.
 async fn admit(
     inner: &Inner,
-    stream: &mut TcpStream,
+    stream: &mut PeerStream,
 ) -> Result<(Hello, Arc<Registered>, Vec<Incoming>), DataPlaneError> {
-    configure(stream)?;
     let too_late = |_| DataPlaneError::Refused("the handshake came too late".to_owned());
     let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::hear(stream)).await.map_err(too_late)??;
     if hello.job_uid != inner.job_uid || hello.to != inner.task_manager {
@@ -81,8 +102,8 @@ async fn wait_for_run(inner: &Inner, hello: &Hello) -> Result<Arc<Registered>, D
     Err(DataPlaneError::Refused(format!("run {} is over; run {} is deployed here", hello.run, registered.run)))
 }
 
-async fn pump(stream: TcpStream, registered: &Registered, queues: Vec<Incoming>) -> Result<(), DataPlaneError> {
-    let (reader, writer) = stream.into_split();
+async fn pump(stream: PeerStream, registered: &Registered, queues: Vec<Incoming>) -> Result<(), DataPlaneError> {
+    let (reader, writer) = tokio::io::split(stream);
     let consumed = Arc::new(Notify::new());
     for incoming in &queues {
         let consumed = Arc::clone(&consumed);
@@ -95,7 +116,7 @@ async fn pump(stream: TcpStream, registered: &Registered, queues: Vec<Incoming>)
 }
 
 async fn take_frames(
-    reader: OwnedReadHalf,
+    reader: ReadHalf<PeerStream>,
     registered: &Registered,
     queues: &[Incoming],
 ) -> Result<(), DataPlaneError> {
@@ -118,7 +139,7 @@ async fn take_frames(
 }
 
 /// In one allocation of its own, whose alignment lets rows be used where they lie.
-async fn read_frame(reader: &mut BufReader<OwnedReadHalf>, length: usize) -> Result<Bytes, DataPlaneError> {
+async fn read_frame(reader: &mut BufReader<ReadHalf<PeerStream>>, length: usize) -> Result<Bytes, DataPlaneError> {
     let mut frame = Vec::with_capacity(length).limit(length);
     while frame.has_remaining_mut() {
         if reader.read_buf(&mut frame).await? == 0 {
@@ -128,7 +149,11 @@ async fn read_frame(reader: &mut BufReader<OwnedReadHalf>, length: usize) -> Res
     Ok(Bytes::from(frame.into_inner()))
 }
 
-async fn grant(mut writer: OwnedWriteHalf, queues: &[Incoming], consumed: &Notify) -> Result<(), DataPlaneError> {
+async fn grant(
+    mut writer: WriteHalf<PeerStream>,
+    queues: &[Incoming],
+    consumed: &Notify,
+) -> Result<(), DataPlaneError> {
     let mut bytes = Vec::new();
     loop {
         consumed.notified().await;
@@ -144,5 +169,6 @@ async fn grant(mut writer: OwnedWriteHalf, queues: &[Incoming], consumed: &Notif
             }
         }
         writer.write_all(&bytes).await?;
+        writer.flush().await?;
     }
 }

@@ -7,11 +7,12 @@ use super::{DataPlaneError, HANDSHAKE_TIMEOUT, Inner, Outgoing, RUN_TIMEOUT, Reg
 use crate::data_plane::receiving::GRANT_LENGTH;
 use sluice_engine::channel::{ChannelId, InputChannel, codec};
 use sluice_protocol::{Run, SubtaskIndex};
+use sluice_rpc::tls::stream::PeerStream;
+use sluice_rpc::tls::{Role, Tls};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 
 const WRITE_BUFFER: usize = 64 * 1024;
@@ -41,7 +42,7 @@ pub(super) async fn run(inner: Arc<Inner>, registered: Arc<Registered>, outgoing
     let window = i64::try_from(inner.window).unwrap_or(i64::MAX);
     let result = tokio::select! {
         () = registered.closed.cancelled() => return,
-        result = connect_and_pump(&address, &hello, queues, window) => result,
+        result = connect_and_pump(&address, inner.tls.as_deref(), &hello, queues, window) => result,
     };
     if let Err(error) = result {
         registered.broke(&peer, &address, ids, &error);
@@ -50,17 +51,22 @@ pub(super) async fn run(inner: Arc<Inner>, registered: Arc<Registered>, outgoing
 
 async fn connect_and_pump(
     address: &str,
+    tls: Option<&Tls>,
     hello: &Hello,
     queues: Vec<InputChannel>,
     window: i64,
 ) -> Result<(), DataPlaneError> {
     let failed = |source| DataPlaneError::Connect { address: address.to_owned(), source };
     let connecting = tokio::time::timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await;
-    let mut stream = connecting.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
+    let stream = connecting.map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
     configure(&stream)?;
+    let mut stream = match tls {
+        None => PeerStream::Plain(stream),
+        Some(tls) => tls.connect(stream, Role::TaskManager).await.map_err(failed)?,
+    };
     let greeting = tokio::time::timeout(HANDSHAKE_TIMEOUT + RUN_TIMEOUT, handshake::greet(&mut stream, hello));
     greeting.await.map_err(|_| DataPlaneError::Ended("the handshake was not answered in time".to_owned()))??;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tokio::io::split(stream);
     let wake = Arc::new(Notify::new());
     let channels = queues.into_iter().map(|queue| {
         let wake = Arc::clone(&wake);
@@ -75,7 +81,7 @@ async fn connect_and_pump(
 }
 
 impl Pump {
-    async fn send(&self, writer: OwnedWriteHalf) -> Result<(), DataPlaneError> {
+    async fn send(&self, writer: WriteHalf<PeerStream>) -> Result<(), DataPlaneError> {
         let mut writer = BufWriter::with_capacity(WRITE_BUFFER, writer);
         loop {
             let mut moved = false;
@@ -92,7 +98,7 @@ impl Pump {
         }
     }
 
-    async fn take_grants(&self, mut reader: OwnedReadHalf) -> Result<(), DataPlaneError> {
+    async fn take_grants(&self, mut reader: ReadHalf<PeerStream>) -> Result<(), DataPlaneError> {
         let mut grant = [0; GRANT_LENGTH];
         loop {
             reader.read_exact(&mut grant).await?;

@@ -7,6 +7,8 @@ use sluice_engine::batch::Batch;
 use sluice_engine::channel::{ChannelId, Frame, InputChannel, NumberedFrame, OutputChannel, channel, sending_channel};
 use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::{Attempt, CheckpointId, Generation, Run, SubtaskIndex, TaskManagerId, TimeSpan, Timestamp};
+use sluice_rpc::tls::authority::Authority;
+use sluice_rpc::tls::{Role, Tls};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -35,8 +37,21 @@ fn barrier(checkpoint: u64) -> Frame {
 }
 
 async fn plane(name: &str, job: &str) -> DataPlane {
+    plane_with(name, job, None).await
+}
+
+async fn plane_with(name: &str, job: &str, tls: Option<Arc<Tls>>) -> DataPlane {
     let runtime = tokio::runtime::Handle::current();
-    DataPlane::bind("127.0.0.1:0", job, TaskManagerId::from(name), WINDOW, runtime).await.unwrap()
+    DataPlane::bind("127.0.0.1:0", job, TaskManagerId::from(name), WINDOW, runtime, tls).await.unwrap()
+}
+
+fn certificate(authority: &Authority, role: Role) -> Option<Arc<Tls>> {
+    let issued = authority.issue(role, crate::edge::now(), TimeSpan::from_secs(600)).unwrap();
+    Some(Arc::new(Tls::from_credentials(&issued).unwrap()))
+}
+
+fn authority() -> Authority {
+    Authority::new("job", crate::edge::now(), TimeSpan::from_secs(600)).unwrap()
 }
 
 fn watched() -> (OnBroken, mpsc::UnboundedReceiver<Broken>) {
@@ -107,8 +122,37 @@ fn first_number(frame: &Frame) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_arrive_in_order_with_barriers_in_their_place() {
-    let (a, b) = (plane("a", "job").await, plane("b", "job").await);
-    let pair = pair(&a, &b, 1);
+    let authority = authority();
+    for tls in [false, true] {
+        let tls = || certificate(&authority, Role::TaskManager).filter(|_| tls);
+        let (a, b) = (plane_with("a", "job", tls()).await, plane_with("b", "job", tls()).await);
+        exchange(&a, &b).await;
+    }
+}
+
+/// Who is no TaskManager of this job gets no channel, whatever it says about itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_task_managers_of_the_job_open_data_channels() {
+    let (own, other) = (authority(), authority());
+    let b = plane_with("b", "job", certificate(&own, Role::TaskManager)).await;
+    let strangers = [
+        (certificate(&other, Role::TaskManager), "of another job"),
+        (certificate(&own, Role::JobManager), "the connection ended"),
+        (certificate(&own, Role::Client), "the connection ended"),
+        (None, "does it ask for a certificate?"),
+    ];
+    for (stranger, reason) in strangers {
+        let a = plane_with("a", "job", stranger).await;
+        let mut pair = pair(&a, &b, 1);
+        pair.outputs[0].push(barrier(1));
+        let broken = tokio::time::timeout(Duration::from_secs(5), pair.sender_broken.recv()).await.unwrap().unwrap();
+        assert!(broken.message.contains(reason), "{}", broken.message);
+        assert!(pair.inputs[0].pop().is_none(), "{reason}");
+    }
+}
+
+async fn exchange(a: &DataPlane, b: &DataPlane) {
+    let pair = pair(a, b, 1);
     // Ten times the window: it only goes through when consumption gives credit back.
     let frames = 10 * WINDOW as i64 / 800;
     let output = &pair.outputs[0];
@@ -132,7 +176,9 @@ async fn frames_arrive_in_order_with_barriers_in_their_place() {
 /// B1, B2: without a row being read, and what had not left is the sender's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_barrier_that_overtakes_arrives_though_nobody_reads() {
-    let (a, b) = (plane("a", "job").await, plane("b", "job").await);
+    let authority = authority();
+    let tls = || certificate(&authority, Role::TaskManager);
+    let (a, b) = (plane_with("a", "job", tls()).await, plane_with("b", "job", tls()).await);
     let pair = pair(&a, &b, 2);
     let (output, input) = (&pair.outputs[0], &pair.inputs[0]);
     let frames = 10 * WINDOW as i64 / 800;

@@ -9,8 +9,10 @@ use sluice_rpc::control::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerControl, JobManagerDescription, JobReference,
     StatusUpdate, WatchRequest, status_update,
 };
+use sluice_rpc::tls::Role;
+use sluice_rpc::tls::stream::{Refusals, require};
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
@@ -24,11 +26,17 @@ pub(crate) struct Control {
     generation: Generation,
     /// Ids of commands that were taken, oldest first.
     taken: Mutex<VecDeque<String>>,
+    refusals: Arc<Refusals>,
 }
 
 impl Control {
-    pub(crate) const fn new(handle: DriverHandle, job: JobId, generation: Generation) -> Self {
-        Self { handle, job, generation, taken: Mutex::new(VecDeque::new()) }
+    pub(crate) const fn new(handle: DriverHandle, job: JobId, generation: Generation, refusals: Arc<Refusals>) -> Self {
+        Self { handle, job, generation, taken: Mutex::new(VecDeque::new()), refusals }
+    }
+
+    /// A TaskManager runs what it is told; it does not tell.
+    fn check_role<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        require(request, &[Role::Controller, Role::Client], &self.refusals)
     }
 
     fn check_generation(&self, generation: u64) -> Result<(), Status> {
@@ -57,12 +65,14 @@ impl Control {
 impl JobManagerControl for Control {
     type WatchStream = BoxStream<'static, Result<StatusUpdate, Status>>;
 
-    async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<JobManagerDescription>, Status> {
+    async fn describe(&self, request: Request<DescribeRequest>) -> Result<Response<JobManagerDescription>, Status> {
+        self.check_role(&request)?;
         let job = Some(JobReference::from(&self.job));
         Ok(Response::new(JobManagerDescription { job, generation: self.generation.0 }))
     }
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        self.check_role(&request)?;
         let request = request.into_inner();
         self.check_generation(request.generation)?;
         let asked = JobId::from(request.job.unwrap_or_default());
@@ -75,6 +85,7 @@ impl JobManagerControl for Control {
     }
 
     async fn execute(&self, request: Request<CommandRequest>) -> Result<Response<CommandReply>, Status> {
+        self.check_role(&request)?;
         let request = request.into_inner();
         self.check_generation(request.generation)?;
         let command: Command = serde_json::from_slice(&request.command).map_err(|error| {

@@ -6,6 +6,9 @@ use futures::stream::BoxStream;
 use sluice_protocol::job_master::{Event, SessionId};
 use sluice_protocol::message::FromTaskManager;
 use sluice_rpc::gateway::{ConversionError, FromTaskManagerEnvelope, TaskManagerGateway, ToTaskManagerEnvelope};
+use sluice_rpc::tls::Role;
+use sluice_rpc::tls::stream::{Peer, Refusals, require};
+use std::sync::Arc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
@@ -13,11 +16,12 @@ use tracing::{info, warn};
 /// The service.
 pub(crate) struct Gateway {
     handle: DriverHandle,
+    refusals: Arc<Refusals>,
 }
 
 impl Gateway {
-    pub(crate) const fn new(handle: DriverHandle) -> Self {
-        Self { handle }
+    pub(crate) const fn new(handle: DriverHandle, refusals: Arc<Refusals>) -> Self {
+        Self { handle, refusals }
     }
 }
 
@@ -29,7 +33,8 @@ impl TaskManagerGateway for Gateway {
         &self,
         request: Request<Streaming<FromTaskManagerEnvelope>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let from = request.remote_addr();
+        require(&request, &[Role::TaskManager], &self.refusals)?;
+        let from = request.extensions().get::<Peer>().and_then(|peer| peer.address);
         let opened = self.handle.open_session().await;
         let SessionEnd { session, outgoing } = opened.ok_or_else(|| Status::unavailable("the JobManager ends"))?;
         info!(session = session.0, ?from, "a TaskManager connects");

@@ -7,7 +7,9 @@ use futures::StreamExt as _;
 use sluice_protocol::job_master::Event;
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
 use sluice_rpc::gateway::{self, ConversionError, FromTaskManagerEnvelope, ToTaskManagerEnvelope};
+use sluice_rpc::tls::Tls;
 use std::error::Error as _;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
@@ -22,12 +24,12 @@ pub(crate) struct Session {
     pub(crate) incoming: mpsc::Receiver<ToTaskManager>,
 }
 
-/// Connects to the JobManager at `address`.
+/// Connects to the JobManager at `address`, with TLS where it is given.
 ///
 /// # Errors
 /// Why nobody answers, as text.
-pub(crate) async fn connect(address: &str) -> Result<Session, String> {
-    let mut client = gateway::connect(address).await.map_err(|error| {
+pub(crate) async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Session, String> {
+    let mut client = gateway::connect(address, tls).await.map_err(|error| {
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{error}{cause}")
     })?;
