@@ -61,8 +61,8 @@ pub(crate) struct RunArguments {
     /// Port of the control endpoint, for `sluice savepoint`, `stop` and `cancel`; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     control_port: u16,
-    /// End when a topic, a broker or a file of the snapshot is still out of reach after so long and no task has run
-    /// yet; 0 waits for ever, as a job on a cluster does
+    /// End when the checkpoint storage, a topic, a broker or a file of the snapshot is still out of reach after so long
+    /// and no task has run yet; 0 waits for ever, as a job on a cluster does
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     start_timeout: u64,
     /// Store checkpoints below this directory, whatever the manifest says
@@ -83,6 +83,12 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let manifest = adapted(read_manifest(&arguments.manifest)?, &arguments)?;
     let job = build_job(&manifest, &job_of(&manifest))?;
     warn(&manifest);
+    if manifest.spec.savepoints.is_some() {
+        output::complain(
+            "note: spec.savepoints is obeyed on a cluster alone, and no savepoint is taken by itself here: take one with \
+             `sluice savepoint`",
+        );
+    }
     let progress = Progress::new(&job.program.graph);
     let rest_bind = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.rest_port));
     let switches = Switches::default();

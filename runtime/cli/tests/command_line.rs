@@ -167,3 +167,32 @@ fn a_process_in_a_pod_ends_when_it_is_told() {
         assert_eq!(child.wait().unwrap().code(), Some(143), "{line}");
     }
 }
+
+/// Nothing listens where the checkpoint storage should be, from the very beginning.
+#[test]
+fn a_run_whose_storage_stays_away_ends_and_what_is_not_obeyed_is_said() {
+    let directory = Directory::new("away");
+    let storage = "{interval: 200ms, storage: 's3://bucket/path', storageOptions: {endpoint: 'http://127.0.0.1:1', pathStyle: true}}";
+    let job = JOB.replace("{interval: 200ms}", storage).replace("ROWS", "10").replace("RATE", "10");
+    std::fs::write(directory.path().join("job.yaml"), format!("{job}  savepoints: {{interval: 1h}}\n")).unwrap();
+    let mut command = directory.command("run job.yaml --rest-port 0 --start-timeout 2");
+    command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let patience = std::time::Instant::now() + Duration::from_secs(40);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if std::time::Instant::now() > patience {
+            child.kill().unwrap();
+            panic!("it waits for ever");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("error: StoreUnreachable: ") && last.contains("within 2 s"), "{said}");
+    assert!(said.contains("note: spec.savepoints is obeyed on a cluster alone"), "{said}");
+}

@@ -21,6 +21,7 @@ use crate::rest::{RestServer, Views};
 use crate::task_manager::worker::{SessionOutcome, Worker};
 use crate::task_manager::{Equipment, session};
 use identity::Identity;
+use impatience::Impatience;
 use sluice_engine::program::Program;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::job_master::{Command, Event, JobMasterConfig, Planted};
@@ -105,11 +106,15 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     fill_storage(&mut options, &checkpoint_directory)?;
     let storage = store::open_storage(&options)?;
     let (stop, abandon) = (run.stop, run.abandon);
+    let impatience = Impatience::new(run.start_timeout);
+    let mut waits_for = None;
     let taken = tokio::select! {
         () = abandon.cancelled() => return Ok(interrupted()),
         () = stop.cancelled() => return Ok(interrupted()),
-        taken = identity::take(&storage, &namespace, &name, &start) => taken,
+        () = impatience.is_over() => None,
+        taken = identity::take(&storage, &namespace, &name, &start, &mut waits_for) => Some(taken),
     };
+    let Some(taken) = taken else { return Ok(impatience.give_up_storage(waits_for)) };
     let Identity { job, generation, directive } = taken?;
     let served = job.clone();
     let description = JobDescription { job: job.clone(), program, options, restore: None };
@@ -133,17 +138,13 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
     tokio::spawn(forward_requests(handle.clone(), stop, abandon));
-    let impatience = run.start_timeout.map(|timeout| tokio::spawn(impatience::give_up(handle.clone(), timeout)));
+    let impatience = tokio::spawn(impatience.give_up(handle.clone()));
     let record = drive(driver, handle, worker).await;
     if let Some(server) = server {
         // Whoever asked for the end is still told of it.
         let _ = tokio::time::timeout(CONTROL_DRAIN_TIMEOUT, server).await;
     }
-    let given_up = match impatience {
-        Some(impatience) => impatience.await.unwrap_or_default(),
-        None => None,
-    };
-    Ok(given_up.unwrap_or(record))
+    Ok(impatience.await.unwrap_or_default().unwrap_or(record))
 }
 
 fn serve_control(

@@ -24,7 +24,7 @@ pub(super) struct Identity {
     pub(super) directive: Directive,
 }
 
-/// Takes the identity; waits for a store that does not answer.
+/// Takes the identity; waits for a store that does not answer, and says so in `waits_for`.
 ///
 /// # Errors
 /// When there is nothing to resume, or the store refuses.
@@ -33,6 +33,7 @@ pub(super) async fn take(
     namespace: &str,
     name: &str,
     start: &LocalStart,
+    waits_for: &mut Option<StoreFailure>,
 ) -> Result<Identity, Failure> {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -45,6 +46,7 @@ pub(super) async fn take(
             return Err(Failure::user("StorageRefused", failure.message));
         }
         warn!("waiting for the checkpoint storage: {failure}");
+        *waits_for = Some(failure);
         tokio::time::sleep(jittered(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
