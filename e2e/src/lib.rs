@@ -14,14 +14,21 @@
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
 
+pub mod counting;
 pub mod job;
+pub mod process;
 pub mod story;
 
 use anyhow::{Context as _, bail};
+use nix::sys::signal::{Signal, kill};
 use sluice_tests::harness::Services;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+
+/// The operator's namespace.
+const OPERATOR: &str = "sluice-system";
+const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts");
 
 /// A cluster with the operator on it.
 #[derive(Debug, Clone)]
@@ -70,28 +77,53 @@ impl Cluster {
 
     /// Installs or upgrades both charts and waits for the controller.
     fn install(&self) -> anyhow::Result<()> {
-        let charts = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts");
-        self.helm(&["upgrade", "--install", "sluice-crds", &format!("{charts}/sluice-crds")])?;
+        self.helm(&["upgrade", "--install", "sluice-crds", &format!("{CHARTS}/sluice-crds")])?;
+        self.install_operator(&[])
+    }
+
+    /// Installs or upgrades the operator with these values (`name=value`) and waits for the controller.
+    ///
+    /// # Errors
+    /// When Helm fails, with what it said.
+    pub fn install_operator(&self, values: &[&str]) -> anyhow::Result<()> {
         let (repository, tag) = split_image(&self.controller_image);
         let (runtime_repository, runtime_tag) = split_image(&self.runtime_image);
-        self.helm(&[
-            "upgrade",
-            "--install",
-            "sluice",
-            &format!("{charts}/sluice"),
-            "--namespace",
-            "sluice-system",
-            "--create-namespace",
-            "--set",
-            &format!(
-                "image.repository={repository},image.tag={tag},\
-                 runtimeImage.repository={runtime_repository},runtimeImage.tag={runtime_tag}"
-            ),
-            "--wait",
-            "--timeout",
-            "120s",
-        ])?;
+        let images = format!(
+            "image.repository={repository},image.tag={tag},\
+             runtimeImage.repository={runtime_repository},runtimeImage.tag={runtime_tag}"
+        );
+        let chart = format!("{CHARTS}/sluice");
+        let mut arguments = vec!["upgrade", "--install", "sluice", &chart, "--namespace", OPERATOR];
+        arguments.extend(["--create-namespace", "--wait", "--timeout", "120s", "--set", &images]);
+        arguments.extend(values.iter().flat_map(|value| ["--set", value]));
+        self.helm(&arguments)?;
         Ok(())
+    }
+
+    /// The controller that leads: its pod's name and what tells it from an earlier one in that pod, joined by `_`.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub fn leader(&self) -> anyhow::Result<String> {
+        let holder = ["get", "lease", "sluice", "-n", OPERATOR, "-o", "jsonpath={.spec.holderIdentity}"];
+        kubectl(&holder)
+    }
+
+    /// SIGKILL to the controller that leads where the node is this machine, else its pod's forced deletion. Says which
+    /// it was.
+    ///
+    /// # Errors
+    /// When it may not be done.
+    pub fn kill_leader(&self) -> anyhow::Result<String> {
+        let leader = self.leader()?;
+        let pod = leader.split('_').next().unwrap_or(&leader);
+        match process::of_pod(pod) {
+            Some(pid) => kill(pid, Signal::SIGKILL).context("SIGKILL")?,
+            None => {
+                kubectl(&["delete", "pod", pod, "-n", OPERATOR, "--grace-period=0", "--force"])?;
+            }
+        }
+        Ok(leader)
     }
 
     /// `storageOptions` with which pods reach the S3 server, given the Secret `s3`.
@@ -174,6 +206,14 @@ pub fn kubectl(arguments: &[&str]) -> anyhow::Result<String> {
 /// When the API server refuses, with what it said.
 pub fn apply(namespace: &str, manifest: &str) -> anyhow::Result<String> {
     run(Command::new("kubectl").args(["-n", namespace, "apply", "-f", "-"]), Some(manifest))
+}
+
+/// POST of a JSON body to a path of the API server.
+///
+/// # Errors
+/// When the API server refuses, with what it said.
+pub fn create_raw(path: &str, body: &str) -> anyhow::Result<String> {
+    run(Command::new("kubectl").args(["create", "--raw", path, "-f", "-"]), Some(body))
 }
 
 fn run(command: &mut Command, input: Option<&str>) -> anyhow::Result<String> {

@@ -3,21 +3,16 @@
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use sluice_e2e::job::Job;
-use sluice_e2e::{Cluster, Namespace, apply, kubectl};
+use sluice_e2e::{Cluster, Namespace, counting, kubectl};
 use sluice_protocol::ledger::LedgerState;
 use sluice_tests::harness::ledger::{Ledger, open_store};
 use sluice_tests::harness::wait_for;
 use std::time::Duration;
 
-const SQL: &str = "CREATE TABLE s (k BIGINT) WITH ('connector'='datagen', 'rows-per-second'='10'); CREATE TABLE t (k BIGINT) WITH ('connector'='blackhole'); INSERT INTO t SELECT k FROM s;";
 const PREFIX: &str = "deletion";
 
 fn start(cluster: &Cluster, namespace: &Namespace, name: &str, extra: &str) -> Job {
-    let (bucket, options) = (&cluster.services.s3.bucket, cluster.storage_options());
-    apply(&namespace.name, &format!(
-        "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: {name}}}\nspec:\n  program:\n    sql: |\n      {SQL}\n  checkpointing: {{interval: 1s, storage: \"s3://{bucket}/{PREFIX}\", storageOptions: {options}}}\n{extra}"
-    )).expect("applied");
-    Job { namespace: namespace.name.clone(), name: name.to_owned() }
+    counting::start(cluster, namespace, name, PREFIX, extra)
 }
 
 fn delete(job: &Job) {
