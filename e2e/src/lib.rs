@@ -8,6 +8,7 @@
 //! | `SLUICE_TEST_HELM` | the helm binary; `helm` when unset |
 //! | `SLUICE_TEST_RUNTIME_IMAGE`, `SLUICE_TEST_CONTROLLER_IMAGE` | images that the cluster's nodes have |
 //! | `SLUICE_TEST_KAFKA`, `SLUICE_TEST_KAFKA_PODS` | bootstrap address for the test, and for pods |
+//! | `SLUICE_TEST_KUBELET` | a program that is called with `stop` or `start` and a node's name |
 //! | `SLUICE_TEST_S3`, `SLUICE_TEST_S3_PODS` | the S3 server's URL likewise; keys and bucket as for the other suites |
 //!
 //! Without them the tests skip and say so; with `CI=true` they fail instead.
@@ -22,6 +23,7 @@ pub mod story;
 use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
 use sluice_tests::harness::Services;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -109,6 +111,36 @@ impl Cluster {
         kubectl(&holder)
     }
 
+    /// Waits until all replicas of the controller are ready.
+    ///
+    /// # Errors
+    /// When they are not in five minutes.
+    pub fn wait_for_controllers(&self) -> anyhow::Result<()> {
+        let rollout = ["rollout", "status", "deployment/sluice", "-n", OPERATOR, "--timeout=300s"];
+        run(Command::new("kubectl").args(rollout), None)?;
+        Ok(())
+    }
+
+    /// Names of the nodes.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub fn nodes(&self) -> anyhow::Result<Vec<String>> {
+        let names = kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
+        Ok(names.split_whitespace().map(ToOwned::to_owned).collect())
+    }
+
+    /// Stops the kubelet of a node until the guard is dropped; `None` where the environment names no way to.
+    ///
+    /// # Errors
+    /// When it cannot be stopped.
+    pub fn stop_kubelet(&self, node: &str) -> anyhow::Result<Option<StoppedKubelet>> {
+        let Some(program) = std::env::var_os("SLUICE_TEST_KUBELET") else { return Ok(None) };
+        let stopped = StoppedKubelet { program, node: node.to_owned() };
+        stopped.call("stop")?;
+        Ok(Some(stopped))
+    }
+
     /// SIGKILL to the controller that leads where the node is this machine, else its pod's forced deletion. Says which
     /// it was.
     ///
@@ -147,6 +179,25 @@ impl Cluster {
         let namespace = Namespace { name };
         namespace.create_secret("s3", &self.services.s3.access_key, &self.services.s3.secret_key)?;
         Ok(namespace)
+    }
+}
+
+/// A node that the cluster hears nothing of, while its pods run on.
+pub struct StoppedKubelet {
+    program: OsString,
+    node: String,
+}
+
+impl StoppedKubelet {
+    fn call(&self, verb: &str) -> anyhow::Result<()> {
+        run(Command::new(&self.program).args([verb, &self.node]), None)?;
+        Ok(())
+    }
+}
+
+impl Drop for StoppedKubelet {
+    fn drop(&mut self) {
+        let _ = self.call("start");
     }
 }
 

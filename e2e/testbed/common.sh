@@ -12,15 +12,17 @@ MARKER=$STATE/.sluice-testbed
 RUN=$STATE/run
 LOG=$STATE/log
 PKI=$STATE/pki
-SOCKET=$RUN/containerd.sock
 KUBECONFIG_FILE=$STATE/kubeconfig
 
-NODE=testbed
+# Two nodes on one machine: each has a containerd, a kubelet, a tree of cgroups, an address and a share of the pods'
+# addresses of its own; the bridge and the iptables rules are common. The control plane runs beside the first.
+NODES=(testbed testbed-2)
 BRIDGE=sluice0
 BRIDGE_ALIAS=sluice-testbed
 NETWORK=sluice-testbed
-# The node's address, on the bridge that the pods hang on. Servers of a test (a broker, an S3 server) listen here.
+# The first node's address, on the bridge that the pods hang on. Servers of a test (a broker, an S3 server) listen here.
 NODE_IP=10.244.0.1
+SECOND_NODE_IP=10.244.0.254
 POD_CIDR=10.244.0.0/16
 SERVICE_CIDR=10.96.0.0/16
 API_SERVICE_IP=10.96.0.1
@@ -32,6 +34,11 @@ fail() { echo "testbed: $*" >&2; exit 1; }
 say() { echo "testbed: $*" >&2; }
 
 need_root() { [ "$(id -u)" = 0 ] || fail "must run as root: it makes a bridge, mounts and iptables rules"; }
+
+# What is a node's own.
+socket_of() { echo "$RUN/$1.sock"; }
+ip_of() { case $1 in testbed) echo $NODE_IP ;; *) echo $SECOND_NODE_IP ;; esac; }
+cgroup_of() { case $1 in testbed) echo / ;; *) echo "/sluice-$1" ;; esac; }
 
 # Only one up or down at a time: both take the lock as file descriptor 9, and no daemon inherits it.
 take_lock() {
@@ -49,12 +56,11 @@ pids_of() {
   done
 }
 
-# The pid of one component; all but containerd and coredns run as `kube COMPONENT …`.
+# The pid of the process with exactly this command line.
 pid_of() {
-  local program=kube pid
-  case $1 in containerd | coredns) program=$1 ;; esac
-  for pid in $(pids_of "$program"); do
-    if [ "$program" = "$1" ] || tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "/kube $1 "; then
+  local pid
+  for pid in $(pids_of "$(basename "$1")"); do
+    if [ "$(tr '\0' ' ' <"/proc/$pid/cmdline")" = "$* " ]; then
       echo "$pid"
       return
     fi
@@ -69,11 +75,14 @@ foreign_or_own_chains() {
   done
 }
 
-# Processes in the top-level cgroup of a kubelet (cgroup v2 has one tree, v1 one for each controller).
+# The top-level cgroups of kubelets (cgroup v2 has one tree, v1 one for each controller).
+pod_cgroups() { find /sys/fs/cgroup -maxdepth 3 -type d -name kubepods 2>/dev/null; }
+
+# Processes in them.
 pod_processes() {
   local group
-  for group in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
+  for group in $(pod_cgroups); do
     # A group may go away while we look.
-    if [ -d "$group" ]; then find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null || true; fi
+    find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null || true
   done | sort -un
 }

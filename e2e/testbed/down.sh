@@ -37,9 +37,10 @@ remove_mounts() {
 }
 
 remove_cgroups() {
-  local group
-  for group in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
-    [ -d "$group" ] && find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
+  local group node
+  for group in $(pod_cgroups); do find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null; done
+  for node in "${NODES[@]}"; do
+    [ "$(cgroup_of "$node")" = / ] || rmdir /sys/fs/cgroup/{,*/}"$(cgroup_of "$node")" 2>/dev/null
   done
 }
 

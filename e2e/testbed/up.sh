@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings up a real single-node Kubernetes without Docker, or returns at once when it is up. Prints its KUBECONFIG.
+# Brings up a real Kubernetes of two nodes without Docker, or returns at once when it is up. Prints its KUBECONFIG.
 #
 # Everything may have been killed before, in any order: each step looks at what is there and makes only what is
 # missing. Where it can't be sure that something is its own, it stops and says so.
@@ -38,7 +38,7 @@ claim() {
 start() {
   local name=$1
   shift
-  [ -n "$(pid_of "$name")" ] && return
+  [ -n "$(pid_of "$@")" ] && return
   setsid "$@" >>"$LOG/$name.log" 2>&1 </dev/null 9>&- &
 }
 
@@ -57,18 +57,19 @@ wait_for() {
 
 kube() { "$CACHE/kubectl" --kubeconfig "$KUBECONFIG_FILE" "$@"; }
 
-# The bridge exists before any pod, as its address is the node's.
+# The bridge exists before any pod, as its addresses are the nodes'.
 make_bridge() {
   if [ ! -e "/sys/class/net/$BRIDGE" ]; then
     ip link add "$BRIDGE" type bridge
     ip link set "$BRIDGE" alias "$BRIDGE_ALIAS"
   fi
   ip addr replace "$NODE_IP/24" dev "$BRIDGE"
+  ip addr replace "$SECOND_NODE_IP/32" dev "$BRIDGE"
   ip link set "$BRIDGE" up
   echo 1 >/proc/sys/net/ipv4/ip_forward
 }
 
-# One CA, one server certificate, and a token each for the administrator and the node.
+# One CA, one server certificate, and a token each for the administrator and the nodes.
 make_credentials() {
   [ -f "$PKI/complete" ] && return
   local names="DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:$API_SERVICE_IP,IP:$NODE_IP"
@@ -78,12 +79,17 @@ make_credentials() {
     -out "$PKI/apiserver.crt" -extfile <(echo "subjectAltName=$names") 2>/dev/null
   openssl genrsa -out "$PKI/service-accounts.key" 2048 2>/dev/null
   openssl rsa -in "$PKI/service-accounts.key" -pubout -out "$PKI/service-accounts.pub" 2>/dev/null
-  local admin node
-  admin=$(openssl rand -hex 16)
-  node=$(openssl rand -hex 16)
-  printf '%s,admin,admin,system:masters\n%s,system:node:%s,node,system:nodes\n' "$admin" "$node" "$NODE" >"$PKI/tokens.csv"
-  write_kubeconfig "$KUBECONFIG_FILE" admin "$admin"
-  write_kubeconfig "$PKI/node.kubeconfig" node "$node"
+  local user token
+  for user in admin "${NODES[@]}"; do
+    token=$(openssl rand -hex 16)
+    if [ "$user" = admin ]; then
+      echo "$token,admin,admin,system:masters" >"$PKI/tokens.csv"
+      write_kubeconfig "$KUBECONFIG_FILE" admin "$token"
+    else
+      echo "$token,system:node:$user,$user,system:nodes" >>"$PKI/tokens.csv"
+      write_kubeconfig "$PKI/$user.kubeconfig" "$user" "$token"
+    fi
+  done
   touch "$PKI/complete"
 }
 
@@ -99,40 +105,44 @@ current-context: testbed
 Y
 }
 
+# start_containerd NODE FIRST LAST: pods get addresses from FIRST to LAST.
 start_containerd() {
-  mkdir -p "$STATE/cni"
+  local node=$1 socket directory=$STATE/$1
+  socket=$(socket_of "$node")
+  mkdir -p "$directory/cni"
   # dataDir keeps the addresses that are taken in our directory; the plugin's default is shared by the whole host.
-  cat >"$STATE/cni/10-bridge.conflist" <<J
+  cat >"$directory/cni/10-bridge.conflist" <<J
 {"cniVersion": "1.0.0", "name": "$NETWORK", "plugins": [
   {"type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses",
-            "ranges": [[{"subnet": "10.244.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+   "ipam": {"type": "host-local", "dataDir": "$directory/addresses", "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [[{"subnet": "10.244.0.0/24", "rangeStart": "$2", "rangeEnd": "$3", "gateway": "$NODE_IP"}]]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 J
   # restrict_oom_score_adj: some virtual machines refuse a negative oom_score_adj, and then no pod starts.
   # netns_mounts_under_state_dir: so that down.sh finds the pods' network namespaces among its own mounts.
-  cat >"$STATE/containerd.toml" <<T
+  cat >"$directory/containerd.toml" <<T
 version = 2
-root = "$STATE/containerd"
-state = "$RUN/containerd"
+root = "$directory/containerd"
+state = "$RUN/$node"
 [grpc]
-  address = "$SOCKET"
+  address = "$socket"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "docker.io/sluice-testbed/pause:1"
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
-    conf_dir = "$STATE/cni"
+    conf_dir = "$directory/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 T
-  start containerd containerd --config "$STATE/containerd.toml"
-  wait_for 30 containerd ctr -a "$SOCKET" version
-  ctr -a "$SOCKET" -n k8s.io images import "$CACHE/pause.tar" >/dev/null
+  start "containerd-$node" containerd --config "$directory/containerd.toml"
+  wait_for 30 "containerd-$node" ctr -a "$socket" version
+  ctr -a "$socket" -n k8s.io images import "$CACHE/pause.tar" >/dev/null
 }
 
 # Listens on the bridge only: nothing outside this machine can reach it. Data need not survive the machine, so no fsync.
+# A node that says nothing for 20 s (the default is 50) is not ready: tests wait for that.
 start_control_plane() {
   start etcd "$CACHE/kube" etcd --data-dir "$STATE/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
@@ -145,42 +155,60 @@ start_control_plane() {
   wait_for 120 kube-apiserver kube get --raw /readyz
   start kube-controller-manager "$CACHE/kube" kube-controller-manager --kubeconfig="$KUBECONFIG_FILE" --bind-address=127.0.0.1 \
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
-    --use-service-account-credentials=true --leader-elect=false
+    --use-service-account-credentials=true --leader-elect=false --node-monitor-grace-period=20s
   start kube-scheduler "$CACHE/kube" kube-scheduler --kubeconfig="$KUBECONFIG_FILE" --bind-address=127.0.0.1 --leader-elect=false
 }
 
-start_node() {
+start_kubelet() {
+  local node=$1 directory=$STATE/$1 cgroup
+  cgroup=$(cgroup_of "$node")
+  mkdir -p "$directory"
+  # Another tree than that of the first node, which ends what it does not know below its own.
+  [ "$cgroup" = / ] || make_cgroup "$cgroup"
   echo "# no search domains of the host: names mean the same in pods everywhere" >"$STATE/resolv.conf"
   # failCgroupV1: version 1 still works, and some machines have nothing else.
   # imageGCHighThresholdPercent 100: images are imported by hand, so the kubelet must never remove one.
-  cat >"$STATE/kubelet.yaml" <<Y
+  cat >"$directory/kubelet.yaml" <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: $NODE_IP
+address: $(ip_of "$node")
 healthzPort: 0
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
+cgroupRoot: $cgroup
 failCgroupV1: false
 failSwapOn: false
 clusterDNS: [$DNS_SERVICE_IP]
 clusterDomain: cluster.local
 resolvConf: $STATE/resolv.conf
-containerRuntimeEndpoint: unix://$SOCKET
+containerRuntimeEndpoint: unix://$(socket_of "$node")
 evictionHard: {nodefs.available: "1%", imagefs.available: "1%", memory.available: "100Mi"}
 imageGCHighThresholdPercent: 100
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 5s
 Y
-  start kubelet "$CACHE/kube" kubelet --config="$STATE/kubelet.yaml" --kubeconfig="$PKI/node.kubeconfig" \
-    --hostname-override=$NODE --node-ip=$NODE_IP --root-dir="$STATE/kubelet" --cert-dir="$STATE/kubelet-pki"
+  start "kubelet-$node" "$CACHE/kube" kubelet --config="$directory/kubelet.yaml" --kubeconfig="$PKI/$node.kubeconfig" \
+    --hostname-override="$node" --node-ip="$(ip_of "$node")" --root-dir="$directory/kubelet" --cert-dir="$directory/kubelet-pki"
+}
+
+make_cgroup() {
+  local tree
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    mkdir -p "/sys/fs/cgroup$1"
+  else
+    for tree in /sys/fs/cgroup/*/; do [ ! -f "$tree/cgroup.procs" ] || mkdir -p "$tree$1"; done
+  fi
+}
+
+start_proxy() {
   # Zeros leave the host's connection-tracking limits alone.
   cat >"$STATE/kube-proxy.yaml" <<Y
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
 clusterCIDR: $POD_CIDR
-hostnameOverride: $NODE
+hostnameOverride: ${NODES[0]}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 clientConnection: {kubeconfig: $KUBECONFIG_FILE}
 healthzBindAddress: 127.0.0.1:10256
@@ -221,8 +249,11 @@ Y
 }
 
 wait_until_usable() {
-  wait_for 60 kubelet kube get node $NODE
-  wait_for 60 kubelet kube wait --for=condition=Ready node/$NODE --timeout=1s
+  local node
+  for node in "${NODES[@]}"; do
+    wait_for 60 "kubelet-$node" kube get node "$node"
+    wait_for 60 "kubelet-$node" kube wait --for=condition=Ready "node/$node" --timeout=1s
+  done
   wait_for 30 coredns bash -c "exec 3<>/dev/tcp/$NODE_IP/$DNS_PORT"
   # Without it the first pods are refused.
   wait_for 30 kube-controller-manager kube get serviceaccount default
@@ -235,9 +266,11 @@ install_packages
 claim
 make_bridge
 make_credentials
-start_containerd
+start_containerd testbed 10.244.0.2 10.244.0.127
+start_containerd testbed-2 10.244.0.128 10.244.0.253
 start_control_plane
-start_node
+for node in "${NODES[@]}"; do start_kubelet "$node"; done
+start_proxy
 start_dns
 wait_until_usable
 echo "export KUBECONFIG=$KUBECONFIG_FILE"

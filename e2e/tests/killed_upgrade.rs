@@ -84,6 +84,8 @@ async fn upgrade_survives_the_death_of_anyone_at_any_phase() {
     story.wait_ready(1);
     for ((phase, victim), revision) in cases.into_iter().zip(2..) {
         println!("revision {revision}: {victim:?} is killed in {phase:?}");
+        // One that was killed comes back after the kubelet's backoff; two are needed for one to stand by.
+        story.cluster.wait_for_controllers().expect("two controllers");
         story.edit("FROM page_views GROUP", &format!("FROM page_views WHERE url <> '{revision}' GROUP"));
         story.job.wait_status(&format!("{phase:?}"), Duration::from_secs(60), |status| {
             phase_of(status, revision) == Some(phase)

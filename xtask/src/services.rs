@@ -128,7 +128,7 @@ impl Drop for S3 {
     }
 }
 
-/// A Kubernetes cluster whose node has the project's images.
+/// A Kubernetes cluster whose nodes have the project's images.
 pub(crate) struct Testbed {
     /// It was up before, so it stays up.
     keep: bool,
@@ -142,7 +142,7 @@ impl Testbed {
         if fresh {
             process::run(workspace::script(TESTBED_DOWN))?;
         }
-        let testbed = Self { keep: testbed_state().join("run/containerd.sock").exists() };
+        let testbed = Self { keep: testbed_state().join("run/testbed.sock").exists() };
         process::run(workspace::script(TESTBED_UP))?;
         let mut import = workspace::script("e2e/testbed/import.sh");
         for image in &image::IMAGES {
@@ -161,6 +161,7 @@ impl Testbed {
         Ok(vec![
             ("KUBECONFIG", testbed_state().join("kubeconfig").display().to_string()),
             ("PATH", env::join_paths(path).context("a directory in PATH has a colon")?.to_string_lossy().into_owned()),
+            ("SLUICE_TEST_KUBELET", workspace::root().join("e2e/testbed/kubelet.sh").display().to_string()),
             ("SLUICE_TEST_HELM", helm.trim().to_owned()),
             ("SLUICE_TEST_RUNTIME_IMAGE", runtime.reference()),
             ("SLUICE_TEST_CONTROLLER_IMAGE", controller.reference()),
