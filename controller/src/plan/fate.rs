@@ -11,6 +11,9 @@ pub(super) const UNRESPONSIVE: TimeSpan = TimeSpan::from_secs(30);
 /// A pod whose node does not answer is given up after this long, unless it answers itself.
 pub(super) const NODE_LOST: TimeSpan = TimeSpan::from_secs(5);
 
+/// A pod that answers while its node does not: a kubelet that is only replaced is back sooner.
+const NODE_LOST_ALONE: TimeSpan = TimeSpan::from_secs(20);
+
 /// A JobManager whose stream stays down for this long is lost, although its pod says that it is ready.
 pub(super) const UNREACHABLE: TimeSpan = TimeSpan::from_secs(120);
 /// How much longer the controller waits when it has lost most of its streams at once.
@@ -59,11 +62,11 @@ impl<'a> Planner<'a> {
             return Fate::Lost(rejection("JobManagerDeleted", format!("pod {} is being deleted", pod.name)));
         }
         match pod.unready_since {
-            Some(since) if pod.on_lost_node && !self.facts.connected && self.facts.now.since(since) >= NODE_LOST => {
+            Some(since) if pod.on_lost_node && self.facts.now.since(since) >= self.node_patience() => {
                 Fate::Lost(rejection("NodeLost", format!("the node of pod {} does not answer", pod.name)))
             }
             Some(since) if self.facts.now.since(since) >= UNRESPONSIVE => {
-                let message = format!("pod {} has not answered for {UNRESPONSIVE}, or its node is lost", pod.name);
+                let message = format!("pod {} has not answered for {UNRESPONSIVE}", pod.name);
                 Fate::Lost(rejection("JobManagerUnresponsive", message))
             }
             _ if self.is_unreachable() => {
@@ -71,6 +74,10 @@ impl<'a> Planner<'a> {
             }
             _ => Fate::Alive(pod),
         }
+    }
+
+    const fn node_patience(&self) -> TimeSpan {
+        if self.facts.connected { NODE_LOST_ALONE } else { NODE_LOST }
     }
 
     fn is_unreachable(&self) -> bool {

@@ -330,6 +330,8 @@ fn pods_on_a_lost_node_are_given_up_soon_unless_they_still_answer() {
     assert!(plan(&facts).view.ready, "its stream is up");
     facts.connected = false;
     assert_eq!(plan(&facts).view.reason, "NodeLost");
+    (facts.connected, facts.now) = (true, NOW.plus(TimeSpan::from_secs(20)));
+    assert_eq!(plan(&facts).view.reason, "NodeLost", "only its kubelet may be away for a moment");
 
     let mut facts = running();
     let report = facts.report.as_mut().expect("runs");
