@@ -121,6 +121,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes all controllers away until the guard is dropped.
+    ///
+    /// # Errors
+    /// When they do not go.
+    pub fn without_controllers(&self) -> anyhow::Result<WithoutControllers<'_>> {
+        let replicas = kubectl(&["get", "deployment", "sluice", "-n", OPERATOR, "-o", "jsonpath={.spec.replicas}"])?;
+        let away = WithoutControllers { cluster: self, replicas };
+        scale_controllers("0")?;
+        let label = "app.kubernetes.io/name=sluice-controller";
+        kubectl(&["wait", "--for=delete", "pod", "-l", label, "-n", OPERATOR, "--timeout=25s"])?;
+        Ok(away)
+    }
+
     /// Names of the nodes.
     ///
     /// # Errors
@@ -180,6 +193,25 @@ impl Cluster {
         namespace.create_secret("s3", &self.services.s3.access_key, &self.services.s3.secret_key)?;
         Ok(namespace)
     }
+}
+
+/// An operator whose replicas were all taken away.
+pub struct WithoutControllers<'a> {
+    cluster: &'a Cluster,
+    replicas: String,
+}
+
+impl Drop for WithoutControllers<'_> {
+    fn drop(&mut self) {
+        if scale_controllers(&self.replicas).and_then(|()| self.cluster.wait_for_controllers()).is_err() {
+            println!("the controllers did not come back");
+        }
+    }
+}
+
+fn scale_controllers(replicas: &str) -> anyhow::Result<()> {
+    kubectl(&["scale", "deployment", "sluice", "-n", OPERATOR, &format!("--replicas={replicas}")])?;
+    Ok(())
 }
 
 /// A node that the cluster hears nothing of, while its pods run on.

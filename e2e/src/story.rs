@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Below the bucket.
-const PREFIX: &str = "demo";
+/// Where checkpoints go, below the bucket.
+pub const PREFIX: &str = "demo";
 
 /// The job, its input under way.
 pub struct Story {
@@ -62,6 +62,14 @@ impl Story {
     pub fn edit(&self, text: &str, by: &str) {
         assert!(self.manifest.contains(text), "no '{text}' in:\n{}", self.manifest);
         apply(&self.namespace.name, &self.manifest.replace(text, by)).expect("applied");
+    }
+
+    /// Applies the manifest in another namespace, with further lines of its spec.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub fn apply_in(&self, namespace: &Namespace, extra: &str) {
+        apply(&namespace.name, &format!("{}{extra}", self.manifest)).expect("applied");
     }
 
     /// A JSON merge patch of the StreamJob.
