@@ -203,3 +203,32 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use sluice_protocol::status::JobState;
+
+    /// Bytes as another version puts them on the wire: of a field that this one does not know, and without those that came
+    /// later.
+    #[test]
+    fn messages_of_another_version_are_read() {
+        let json = br#"{"state":"Running","generation":3,"ofALaterVersion":1}"#;
+        let mut bytes = vec![0x0a, u8::try_from(json.len()).expect("is short")];
+        bytes.extend(json);
+        let known = StatusUpdate::decode(&bytes[..]).expect("is read");
+        bytes.extend([0x78, 0x07]);
+        assert_eq!(StatusUpdate::decode(&bytes[..]).expect("is read"), known, "field 15 is skipped");
+        let expected = JobStatus { state: JobState::Running, generation: Generation(3), ..JobStatus::default() };
+        assert_eq!(read_status("a:1", &known).expect("is read"), expected);
+
+        let command = b"\x08\x03\x12\x01r\x1a\x06\"stop\"\xf8\x01\x07";
+        let request = CommandRequest::decode(&command[..]).expect("is read");
+        assert_eq!((request.generation, request.request_id.as_str()), (3, "r"));
+        assert_eq!(serde_json::from_slice::<Command>(&request.command).expect("is one"), Command::Stop);
+
+        let later = StatusUpdate { status: br#"{"state":"OfALaterVersion"}"#.to_vec() };
+        assert!(matches!(read_status("a:1", &later), Err(ControlError::Refused { code: Code::DataLoss, .. })));
+    }
+}
