@@ -145,7 +145,7 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
     let namespace = job.namespace().unwrap_or_default();
     let client = &context.client;
     for pod in delete {
-        delete_pod(context, &namespace, pod).await?;
+        delete_exactly::<Pod>(client, &namespace, pod).await?;
     }
     if let Some(generation) = service {
         apply_owned(client, &namespace, job, build_service(job, *generation)).await?;
@@ -281,15 +281,6 @@ where
     object.meta_mut().uid = there.metadata.uid;
     let applied = api.patch(&name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(&object)).await;
     applied.map(drop).map_err(failed)
-}
-
-async fn delete_pod(context: &Context, namespace: &str, pod: &ObjectIdentity) -> Result<(), ApplyError> {
-    if context.planted.deletes_any_uid {
-        let deleted = Api::<Pod>::namespaced(context.client.clone(), namespace);
-        let deleted = deleted.delete(&pod.name, &DeleteParams::default()).await;
-        return ignore_gone(deleted.map(drop), || format!("delete Pod {}", pod.name));
-    }
-    delete_exactly::<Pod>(&context.client, namespace, pod).await
 }
 
 /// Deletes exactly this object (C2): one of the same name with another uid is left alone.

@@ -116,7 +116,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     context.streams.follow(&names::job_id(job), target(&facts, &plan));
     match plan.finalizer {
         // The StreamJob that comes back with it makes the next pass.
-        Some(Finalizer::Put) => {
+        Some(Finalizer::Put) if !context.planted.no_finalizer => {
             write_finalizer(&context.client, job, names::FINALIZER, true).await?;
             return Ok(Action::await_change());
         }
@@ -125,7 +125,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
             write_finalizer(&context.client, job, names::FINALIZER, false).await?;
             return Ok(Action::await_change());
         }
-        None => {}
+        Some(Finalizer::Put) | None => {}
     }
     let mut writer = StatusWriter { context, job: Cow::Borrowed(job), facts: &facts };
     let remember = !plan.memory.decides_like(&facts.memory);
@@ -185,6 +185,9 @@ struct StatusWriter<'a> {
 impl StatusWriter<'_> {
     async fn write(&mut self, plan: &Plan) -> Result<(), ApplyError> {
         let status = build_status(&self.job, self.facts, plan);
+        if self.context.planted.overwrites_status {
+            self.job.to_mut().metadata.resource_version = None;
+        }
         self.job = Cow::Owned(write_status(&self.context.client, &*self.job, &status).await?);
         self.context.metrics.count_status_write(STREAM_JOB);
         Ok(())

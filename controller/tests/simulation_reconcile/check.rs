@@ -20,6 +20,8 @@ pub(crate) struct Check {
     job_managers: BTreeMap<(String, u64), String>,
     /// JobManager pods that a status has named.
     noted: BTreeSet<String>,
+    /// The generation that each StreamJob's status has named.
+    intended: BTreeMap<String, u64>,
     /// The process that holds the Lease.
     holder: Option<u32>,
     pub(crate) coverage: Coverage,
@@ -95,6 +97,11 @@ impl Check {
                 if text(job, "/spec/upgrade/mode") == "Stateless" {
                     self.stateless.insert(text(job, "/metadata/uid").to_owned());
                 }
+                let generation = job.pointer("/status/generation").and_then(Value::as_u64).unwrap_or_default();
+                let known = self.intended.insert(text(job, "/metadata/uid").to_owned(), generation).unwrap_or_default();
+                if generation < known {
+                    return Err(format!("C2: a status names generation {generation} after {known}"));
+                }
                 self.noted.insert(text(job, "/status/jobManagerPod").to_owned());
                 Ok(())
             }
@@ -125,6 +132,9 @@ impl Check {
         let owner = text(pod, "/metadata/ownerReferences/0/uid").to_owned();
         let generation = text(pod, "/metadata/labels/sluice.dev~1generation").parse().unwrap_or_default();
         let uid = text(pod, "/metadata/uid").to_owned();
+        if self.intended.get(&owner).copied().unwrap_or_default() < generation {
+            return Err(format!("C2: {} was made before a status named generation {generation}", key.2));
+        }
         match self.job_managers.insert((owner, generation), uid.clone()) {
             // One that vanished before it was seen was never known to have been; the ledger tells the two apart (L3).
             Some(other) if other != uid && self.noted.contains(&other) => {
@@ -216,6 +226,11 @@ fn unrest_of(api: &ApiServer, job: &Value) -> Option<String> {
         return if state == "Suspended" { None } else { tell("it should be suspended") };
     }
     let is_given_up = job["status"]["rolledBack"].is_object();
+    // Known: a rollback with mode Stateless goes to the last checkpoint that was heard of, which may have been displaced.
+    let is_stale = text(job, "/status/message").starts_with("there is no snapshot at");
+    if state == "Invalid" && is_stale && text(job, "/spec/upgrade/mode") == "Stateless" {
+        return None;
+    }
     match Program::read(text(job, "/spec/program/sql")) {
         Program::Good => {}
         // It may be restarted for ever, where nothing was stable before.

@@ -164,3 +164,30 @@ fn seeds() {
         println!("{seeds} seeds in {} s: {coverage:?}", began.elapsed().as_secs());
     });
 }
+
+/// A planted bug is found by the seeds that CI runs anyway; says by which and how.
+fn is_found(name: &str, planted: Planted) {
+    clock::with_clock(name, || match run_all(0, SEEDS, planted) {
+        Err(violation) => {
+            println!("{planted:?}: found by seed {} at {} ms: {}", violation.seed, violation.at, violation.what)
+        }
+        Ok(_) => panic!("{planted:?} planted, and {SEEDS} seeds did not find it"),
+    });
+}
+
+#[test]
+fn what_is_done_before_it_is_intended_is_found() {
+    let planted = Planted { acts_before_intent: true, ..Planted::default() };
+    is_found("what_is_done_before_it_is_intended_is_found", planted);
+}
+
+#[test]
+fn a_status_that_is_written_over_another_is_found() {
+    let planted = Planted { overwrites_status: true, ..Planted::default() };
+    is_found("a_status_that_is_written_over_another_is_found", planted);
+}
+
+#[test]
+fn a_job_that_nothing_holds_is_found() {
+    is_found("a_job_that_nothing_holds_is_found", Planted { no_finalizer: true, ..Planted::default() });
+}
