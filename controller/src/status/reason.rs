@@ -83,6 +83,8 @@ reasons! {
     InvalidProgram,
     /// The job's process cannot read its manifest.
     BadManifest,
+    /// A process cannot read its certificate.
+    Certificate,
     /// The SQL, or an option in it, is wrong.
     BadProgram,
     /// `restartStrategy` contradicts itself.
