@@ -1,6 +1,7 @@
 //! Step 6: the API calls of a plan. Idempotent: what is there already is left, what is gone already is no error.
 
-use crate::build::{build_disruption_budget, build_pod, build_program, build_service, names};
+use crate::build::{Security, build_disruption_budget, build_pod, build_program, build_service, names};
+use crate::certificates::CertificateError;
 use crate::context::Context;
 use crate::facts::Role;
 use crate::plan::{ObjectIdentity, Plan, PodPlan};
@@ -48,6 +49,9 @@ pub enum ApplyError {
     /// The spec does not make a pod.
     #[error("{0}")]
     Build(Problem),
+    /// Certificates cannot be made.
+    #[error(transparent)]
+    Certificates(#[from] CertificateError),
     /// The frozen program cannot be written.
     #[error("{0}")]
     Program(String),
@@ -81,7 +85,7 @@ impl ApplyError {
             }
             Self::Api { .. } => false,
             Self::Pod { error, .. } => error.is_refusal(),
-            Self::NameTaken { .. } | Self::Build(_) | Self::Program(_) => true,
+            Self::NameTaken { .. } | Self::Certificates(_) | Self::Build(_) | Self::Program(_) => true,
         }
     }
 
@@ -121,6 +125,7 @@ impl ApplyError {
             Self::NameTaken { .. } => "NameTaken",
             Self::Build(_) => "InvalidPodTemplate",
             Self::Program(_) => "InvalidProgram",
+            Self::Certificates(_) => "CertificateError",
         }
     }
 }
@@ -136,11 +141,17 @@ pub(crate) async fn create_program(context: &Context, job: &StreamJob, plan: &Pl
     create_owned(&context.client, &job.namespace().unwrap_or_default(), job, &config_map).await
 }
 
-/// Carries out everything but the program and the status.
+/// Carries out everything but the program and the status. TaskManagers speak as plainly as the JobManager of `plain`, if
+/// that is their generation.
 ///
 /// # Errors
 /// The first call that fails; the rest is left to the next pass.
-pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<(), ApplyError> {
+pub async fn apply(
+    context: &Context,
+    job: &StreamJob,
+    plan: &Plan,
+    plain: Option<Generation>,
+) -> Result<(), ApplyError> {
     let Plan { memory, view: _, program: _, service, create, spec, delete, delete_programs, command, .. } = plan;
     let namespace = job.namespace().unwrap_or_default();
     let client = &context.client;
@@ -155,7 +166,8 @@ pub async fn apply(context: &Context, job: &StreamJob, plan: &Plan) -> Result<()
     for plan in create {
         let spec = spec.as_ref().unwrap_or(&job.spec);
         let failed = |error| ApplyError::Pod { role: plan.role, error: Box::new(error) };
-        let pod = build_pod(job, spec, plan).map_err(ApplyError::Build).map_err(failed)?;
+        let security = if plain == Some(plan.generation) { Security::Plain } else { Security::Tls };
+        let pod = build_pod(job, spec, plan, security).map_err(ApplyError::Build).map_err(failed)?;
         create_owned(client, &namespace, job, &pod).await.map_err(failed)?;
     }
     if create.iter().any(|plan| plan.role == Role::JobManager) {
@@ -258,7 +270,7 @@ where
     }
 }
 
-fn is_controlled_by(object: &impl Resource, job: &StreamJob) -> bool {
+pub(crate) fn is_controlled_by(object: &impl Resource, job: &StreamJob) -> bool {
     let uid = job.uid().unwrap_or_default();
     let mut owners = object.meta().owner_references.iter().flatten();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)

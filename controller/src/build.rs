@@ -9,7 +9,7 @@ mod objects;
 mod pod;
 
 pub use objects::{build_disruption_budget, build_program, build_service};
-pub use pod::build_pod;
+pub use pod::{Security, build_pod};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;

@@ -9,6 +9,7 @@ use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::control::{ControlClient, ControlError};
+use sluice_rpc::tls::Tls;
 use std::sync::Arc;
 
 /// The reports of one JobManager.
@@ -16,11 +17,12 @@ pub type Reports = BoxStream<'static, Result<JobStatus, ControlError>>;
 
 /// Makes connections.
 pub trait Connector: Send + Sync {
-    /// Connects to the JobManager of `job` at `host:port`.
+    /// Connects to the JobManager of `job` at `host:port`, with the controller's certificate for that job.
     fn connect<'a>(
         &'a self,
         job: &'a JobId,
         address: &'a str,
+        tls: Option<Arc<Tls>>,
     ) -> BoxFuture<'a, Result<Arc<dyn Connection>, ControlError>>;
 }
 
@@ -47,8 +49,10 @@ impl Connector for Network {
         &'a self,
         _job: &'a JobId,
         address: &'a str,
+        tls: Option<Arc<Tls>>,
     ) -> BoxFuture<'a, Result<Arc<dyn Connection>, ControlError>> {
-        let connect = async { Ok(Arc::new(ControlClient::connect(address, None).await?) as Arc<dyn Connection>) };
+        let connect =
+            async move { Ok(Arc::new(ControlClient::connect(address, tls.as_ref()).await?) as Arc<dyn Connection>) };
         connect.boxed()
     }
 }

@@ -1,6 +1,7 @@
 //! What every pass of the controller shares: client, caches, streams, and ways to tell.
 
 use crate::backoff::Backoff;
+use crate::certificates::Certificates;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::planted::Planted;
@@ -18,6 +19,7 @@ pub struct Context {
     pub(crate) services: Store<Service>,
     pub(crate) config_maps: Store<ConfigMap>,
     pub(crate) savepoints: Savepoints,
+    pub(crate) certificates: std::sync::Arc<Certificates>,
     pub(crate) streams: std::sync::Arc<Streams>,
     pub(crate) events: Events,
     pub(crate) metrics: std::sync::Arc<Metrics>,
@@ -52,10 +54,12 @@ impl Context {
             services: kube::runtime::reflector::store().0,
             config_maps: kube::runtime::reflector::store().0,
             savepoints: kube::runtime::reflector::store().0,
+            certificates: std::sync::Arc::default(),
             streams: std::sync::Arc::new(Streams::new(
                 trigger,
                 std::sync::Arc::new(crate::connection::Network),
                 std::sync::Arc::new(crate::leader::Leadership::alone()),
+                std::sync::Arc::default(),
             )),
         }
     }

@@ -60,6 +60,8 @@ pub struct Facts {
     pub connected: bool,
     /// Since when its stream is down, having been up.
     pub unreachable_since: Option<Timestamp>,
+    /// Why the stream could not be opened when it was last tried.
+    pub stream_problem: Option<String>,
     /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
     pub mostly_unreachable: bool,
     /// Since when this controller leads: of what was before it knows only what status says.
@@ -313,6 +315,8 @@ pub struct PodFacts {
     pub image: String,
     /// Its address, once it has one.
     pub ip: Option<String>,
+    /// Whether its process speaks mTLS.
+    pub tls: bool,
     /// Whether somebody deletes it.
     pub terminating: bool,
     /// How it ended, when it has.

@@ -21,6 +21,7 @@ pub mod apply;
 mod arguments;
 pub mod backoff;
 pub mod build;
+pub mod certificates;
 mod client;
 pub mod connection;
 mod context;

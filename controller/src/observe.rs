@@ -9,13 +9,13 @@ use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Lifecycle, PROGRAM_MISSING, PodFacts, Rejection, Told};
 use crate::plan::ObjectIdentity;
+use crate::streams::Target;
 use crate::{savepoint, status, time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{Api, ListParams};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use sluice_crds::{StreamJob, StreamJobSpec, parse_manifest};
-use sluice_protocol::Generation;
 
 pub use pods::pod_facts;
 
@@ -69,6 +69,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         report: stream.report,
         connected: stream.connected,
         unreachable_since: stream.unreachable_since,
+        stream_problem: stream.why,
         mostly_unreachable: context.streams.mostly_unreachable(),
         leading_since: context.streams.leading_since(),
         memory,
@@ -193,12 +194,13 @@ fn told(job: &StreamJob) -> Told {
 
 /// Where the JobManager of a generation answers: its pod's own address, so that no other pod can answer for it.
 #[must_use]
-pub fn job_manager_address(facts: &Facts) -> Option<(Generation, String)> {
+pub fn job_manager_target(facts: &Facts) -> Option<Target> {
     let generation = facts.memory.generation;
     let pod = facts.pods.iter().find(|pod| {
         pod.role == crate::facts::Role::JobManager && pod.generation == generation && pod.ended.is_none() && pod.started
     })?;
-    Some((generation, format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT)))
+    let address = format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT);
+    Some(Target { generation, address, tls: pod.tls })
 }
 
 #[cfg(test)]

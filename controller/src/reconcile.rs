@@ -3,9 +3,9 @@
 use crate::apply::{ApplyError, apply, create_program, write_finalizer, write_status};
 use crate::build::names;
 use crate::context::Context;
-use crate::facts::{Facts, Rejection};
+use crate::facts::{Facts, Rejection, Role};
 use crate::metrics::STREAM_JOB;
-use crate::observe::{Source, job_manager_address, observe};
+use crate::observe::{Source, job_manager_target, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
@@ -121,7 +121,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
             return Ok(Action::await_change());
         }
         Some(Finalizer::Remove) => {
-            apply(context, job, &plan).await?;
+            apply(context, job, &plan, None).await?;
             write_finalizer(&context.client, job, names::FINALIZER, false).await?;
             return Ok(Action::await_change());
         }
@@ -137,14 +137,15 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         return Err(error.into());
     }
     if context.planted.acts_before_intent {
-        apply(context, job, &plan).await?;
+        carry_out(context, job, &facts, &plan).await?;
     }
     if remember {
         // What was refused before is wrong until it goes through.
         let refused = context.backoff.why(&uid(job), spec_generation(job));
         writer.write(&with_problem(&plan, refused)).await?;
     }
-    if let Err(error) = apply(context, job, &plan).await {
+    let carried_out = carry_out(context, job, &facts, &plan).await;
+    if let Err(error) = carried_out {
         if facts.deleting && error.is_namespace_going() {
             return let_go(context, &writer.job, facts.clone()).await;
         }
@@ -164,13 +165,36 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         }
         context.events.tell(job, &occurrences(&facts, &plan)).await;
     }
-    Ok(next_pass_of(&facts, &plan, due))
+    let renewal = carried_out.ok().flatten();
+    Ok(next_pass_of(&facts, &plan, due, renewal))
+}
+
+/// Certificates first, where pods are made or run that need them, then the plan. Returns when certificates are due.
+pub(crate) async fn carry_out(
+    context: &Context,
+    job: &StreamJob,
+    facts: &Facts,
+    plan: &Plan,
+) -> Result<Option<Timestamp>, ApplyError> {
+    let makes = !plan.create.is_empty();
+    let speaks = facts.pods.iter().any(|pod| pod.tls && pod.ended.is_none());
+    // A Secret that goes with its namespace is not made again, unless there is no other way to ask for the job's end.
+    let is_done = facts.deleting && context.certificates.of(&uid(job)).is_some();
+    let mut renewal = None;
+    if makes || (speaks && !is_done) {
+        // What is remembered may be wrong where the JobManager does not believe it.
+        let doubtful = facts.stream_problem.as_ref().is_some_and(|problem| problem.contains("certificate"));
+        renewal = Some(context.certificates.ensure(&context.client, job, makes || doubtful).await?);
+    }
+    let plain = facts.pods.iter().find(|pod| pod.role == Role::JobManager && !pod.tls && pod.ended.is_none());
+    apply(context, job, plan, plain.map(|pod| pod.generation)).await?;
+    Ok(renewal)
 }
 
 /// The namespace goes too, and with it all pods: a closer cannot be made, and nothing is waited for.
 async fn let_go(context: &Context, job: &StreamJob, facts: Facts) -> Result<Action, ReconcileError> {
     let plan = plan(&Facts { namespace_goes: true, ..facts });
-    apply(context, job, &plan).await?;
+    apply(context, job, &plan, None).await?;
     write_finalizer(&context.client, job, names::FINALIZER, false).await?;
     Ok(Action::await_change())
 }
@@ -239,8 +263,7 @@ async fn decide(job: &StreamJob, context: &Context) -> Result<(Facts, Plan), Rec
 
 /// The JobManager to follow: that of the generation that is remembered after the plan, while its pod lives.
 pub(crate) fn target(facts: &Facts, plan: &Plan) -> Option<Target> {
-    let (generation, address) = job_manager_address(facts)?;
-    (generation == plan.memory.generation).then_some(Target { generation, address })
+    job_manager_target(facts).filter(|target| target.generation == plan.memory.generation)
 }
 
 /// What the plan tells, and a change of the state or of what is wrong: of each attempt once, so that no event counts
@@ -291,7 +314,7 @@ pub(crate) fn next_pass(now: Timestamp, at: Option<Timestamp>) -> Action {
     Action::requeue(wait.min(RESYNC))
 }
 
-fn next_pass_of(facts: &Facts, plan: &Plan, due: Due) -> Action {
+fn next_pass_of(facts: &Facts, plan: &Plan, due: Due, renewal: Option<Timestamp>) -> Action {
     let status = match due {
         Due::At(at) => Some(at),
         Due::Never | Due::Now => None,
@@ -303,7 +326,7 @@ fn next_pass_of(facts: &Facts, plan: &Plan, due: Due) -> Action {
         .filter_map(|pod| pod.unready_since)
         .flat_map(|since| [6, 31].map(|seconds| since.plus(sluice_protocol::TimeSpan::from_secs(seconds))));
     let unready = looks.filter(|at| *at > facts.now).min();
-    next_pass(facts.now, [plan.wake_at, status, unready].into_iter().flatten().min())
+    next_pass(facts.now, [plan.wake_at, status, unready, renewal].into_iter().flatten().min())
 }
 
 #[cfg(test)]

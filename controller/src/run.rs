@@ -5,6 +5,7 @@
 
 use crate::arguments::Arguments;
 use crate::backoff::Backoff;
+use crate::certificates::Certificates;
 use crate::connection::{Connector, Network};
 use crate::context::Context;
 use crate::events::Events;
@@ -150,7 +151,8 @@ impl Replica {
         let Outside { client, connector, planted } = outside;
         let source = Source::new(client.clone(), &arguments.namespaces, Arc::clone(&metrics));
         let (trigger, news) = mpsc::unbounded_channel();
-        let streams = Arc::new(Streams::new(trigger, connector, leadership));
+        let certificates = Arc::new(Certificates::default());
+        let streams = Arc::new(Streams::new(trigger, connector, leadership, Arc::clone(&certificates)));
         let (touched, _) = broadcast::channel(TOUCHED);
         let (jobs, job_requests) = watches::watch_jobs(&source, watches::forget(&streams, touched.clone()));
         let (pods, pod_requests) = watches::watch_owned::<Pod>(&source, trim_pod);
@@ -185,6 +187,7 @@ impl Replica {
             services,
             config_maps,
             savepoints: all,
+            certificates,
             streams,
             events,
             metrics,

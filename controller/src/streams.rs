@@ -3,6 +3,7 @@
 //! A change in a report triggers a pass; nothing is polled. A stream that breaks is opened again, with backoff, for
 //! as long as a pass wants it; what its loss means is the planner's to say (C1).
 
+use crate::certificates::Certificates;
 use crate::connection::{Connection, Connector};
 use crate::leader::Leadership;
 use crate::time::now;
@@ -29,6 +30,8 @@ pub struct Target {
     pub generation: Generation,
     /// `host:port`.
     pub address: String,
+    /// Whether it asks for a certificate and has one.
+    pub tls: bool,
 }
 
 /// Tells which StreamJob has news.
@@ -41,6 +44,7 @@ pub struct Streams {
     connector: Arc<dyn Connector>,
     leadership: Arc<Leadership>,
     leading_since: Mutex<Timestamp>,
+    certificates: Arc<Certificates>,
 }
 
 struct Followed {
@@ -58,6 +62,8 @@ pub struct StreamView {
     pub connected: bool,
     /// Since when it is down, having been up.
     pub unreachable_since: Option<Timestamp>,
+    /// Why it could not be opened when it was last tried.
+    pub why: Option<String>,
 }
 
 #[derive(Default)]
@@ -65,6 +71,7 @@ struct State {
     report: Option<JobStatus>,
     client: Option<Arc<dyn Connection>>,
     unreachable_since: Option<Timestamp>,
+    why: Option<String>,
 }
 
 impl Drop for Followed {
@@ -76,8 +83,13 @@ impl Drop for Followed {
 impl Streams {
     /// No streams; news go to `trigger`, and nothing is asked without `leadership`.
     #[must_use]
-    pub fn new(trigger: Trigger, connector: Arc<dyn Connector>, leadership: Arc<Leadership>) -> Self {
-        Self { jobs: Mutex::default(), trigger, connector, leadership, leading_since: Mutex::default() }
+    pub fn new(
+        trigger: Trigger,
+        connector: Arc<dyn Connector>,
+        leadership: Arc<Leadership>,
+        certificates: Arc<Certificates>,
+    ) -> Self {
+        Self { jobs: Mutex::default(), trigger, connector, leadership, leading_since: Mutex::default(), certificates }
     }
 
     /// Follows a JobManager, in place of an earlier one. With `None` the stream is closed, and its last report stays.
@@ -101,7 +113,7 @@ impl Streams {
                     state: Arc::clone(&state),
                     trigger: self.trigger.clone(),
                 };
-                let task = tokio::spawn(stream.follow(Arc::clone(&self.connector)));
+                let task = tokio::spawn(stream.follow(Arc::clone(&self.connector), Arc::clone(&self.certificates)));
                 jobs.insert(job.clone(), Followed { target, state, task });
             }
             (None, None) => {}
@@ -110,6 +122,7 @@ impl Streams {
 
     /// Forgets a StreamJob that is gone.
     pub fn forget(&self, job: &JobId) {
+        self.certificates.forget(&job.uid);
         lock(&self.jobs).remove(job);
     }
 
@@ -125,6 +138,7 @@ impl Streams {
             report: state.report.clone(),
             connected: state.client.is_some(),
             unreachable_since: state.unreachable_since,
+            why: state.why.clone(),
         }
     }
 
@@ -150,6 +164,7 @@ impl Streams {
 
     /// Forgets all: this replica does not lead any more.
     pub fn clear(&self) {
+        self.certificates.clear();
         lock(&self.jobs).clear();
     }
 
@@ -193,13 +208,16 @@ struct Stream {
 
 impl Stream {
     /// Follows it for as long as somebody wants it.
-    async fn follow(self, connector: Arc<dyn Connector>) {
+    async fn follow(self, connector: Arc<dyn Connector>, certificates: Arc<Certificates>) {
         let Self { job, target, .. } = &self;
         let mut backoff = FIRST_BACKOFF;
         loop {
-            match self.follow_once(&*connector).await {
+            match self.follow_once(&*connector, &certificates).await {
                 Ok(()) => backoff = FIRST_BACKOFF,
-                Err(error) => tracing::debug!(%job, generation = %target.generation, "status stream: {error}"),
+                Err(error) => {
+                    tracing::debug!(%job, generation = %target.generation, "status stream: {error}");
+                    lock(&self.state).why = Some(error.to_string());
+                }
             }
             let was_up = {
                 let mut state = lock(&self.state);
@@ -217,8 +235,14 @@ impl Stream {
         }
     }
 
-    async fn follow_once(&self, connector: &dyn Connector) -> Result<(), ControlError> {
-        let client = connector.connect(&self.job, &self.target.address).await?;
+    async fn follow_once(&self, connector: &dyn Connector, certificates: &Certificates) -> Result<(), ControlError> {
+        let Self { job, target, .. } = self;
+        let tls = certificates.of(&job.uid).filter(|_| target.tls);
+        if target.tls && tls.is_none() {
+            let message = "there is no certificate for this job yet".to_owned();
+            return Err(ControlError::Unreachable { address: target.address.clone(), message });
+        }
+        let client = connector.connect(job, &target.address, tls).await?;
         let mut reports = client.watch(&self.job, self.target.generation).await?;
         while let Some(report) = reports.next().await {
             let report = report?;
@@ -228,6 +252,7 @@ impl Stream {
                 let news = state.client.is_none() || state.report.as_ref().map(essence) != Some(essence(&report));
                 state.client.get_or_insert_with(|| Arc::clone(&client));
                 state.unreachable_since = None;
+                state.why = None;
                 state.report = Some(report);
                 news
             };

@@ -4,12 +4,12 @@
 //! which the ordinary plan of a deletion follows (its JobManager is asked to end, until the deadline). Then, or where not
 //! even that can be read, the finalizer goes with an event; pods are owned and go by garbage collection.
 
-use crate::apply::{ApplyError, apply, write_finalizer};
+use crate::apply::{ApplyError, write_finalizer};
 use crate::build::names;
 use crate::context::Context;
 use crate::observe::{Source, observe};
 use crate::plan::{Finalizer, Occurrence, plan};
-use crate::reconcile::{ReconcileError, next_pass, target};
+use crate::reconcile::{ReconcileError, carry_out, next_pass, target};
 use crate::watches::WatchedJob;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -36,7 +36,7 @@ pub(crate) async fn delete(job: &WatchedJob, context: &Context) -> Result<Action
         // A pod that ends the ledger would need its generation in status, which is not written.
         if plan.create.is_empty() {
             context.streams.follow(&names::job_id(&readable), target(&facts, &plan));
-            apply(context, &readable, &plan).await?;
+            carry_out(context, &readable, &facts, &plan).await?;
             if plan.finalizer != Some(Finalizer::Remove) {
                 return Ok(next_pass(facts.now, plan.wake_at));
             }

@@ -15,6 +15,7 @@
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
 
+pub mod client;
 pub mod counting;
 pub mod job;
 pub mod process;

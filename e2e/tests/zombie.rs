@@ -1,13 +1,34 @@
-//! The promise: a JobManager that everyone believed dead and that wakes up commits, deletes and appends nothing.
+//! The promise: a JobManager that everyone believed dead and that wakes up commits, deletes and appends nothing; and
+//! nobody without a certificate of the job's can command the living one.
 //!
 //! Needs the right to signal the pods' processes: on clusters whose nodes are elsewhere it skips.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use nix::sys::signal::{Signal, kill};
-use sluice_e2e::job::checkpoint;
+use sluice_e2e::client::{Forward, certificate};
+use sluice_e2e::job::{Job, checkpoint};
 use sluice_e2e::{Cluster, counting, kubectl};
 use std::time::Duration;
+
+/// All that is said over port 6123 is mTLS, by role.
+fn only_a_client_may_command(job: &Job) {
+    let Job { namespace, name } = job;
+    let pod = job.pods("jobmanager").expect("pods").pop().expect("a JobManager");
+    let forward = Forward::to(namespace, &pod).expect("a port forward");
+    forward.run(&["cancel"], None).expect_err("a plain client is refused");
+    let task_manager = certificate(namespace, name, Some("taskmanager")).expect("the Secret");
+    let refused = forward.run(&["cancel"], Some(&task_manager)).expect_err("a TaskManager is refused").to_string();
+    assert!(refused.contains("'taskmanager' may not"), "{refused}");
+    // A refused connection may end the port forward; the job runs on.
+    let forward = Forward::to(namespace, &pod).expect("a port forward");
+    let client = certificate(namespace, name, None).expect("the Secret");
+    let path = forward.run(&["checkpoint", "trigger"], Some(&client)).expect("a client may");
+    assert!(path.contains("chk-"), "{path}");
+    for directory in [task_manager, client] {
+        std::fs::remove_dir_all(directory).expect("removed");
+    }
+}
 
 #[test]
 fn woken_job_manager_is_superseded() {
@@ -15,6 +36,7 @@ fn woken_job_manager_is_superseded() {
     let namespace = cluster.namespace("zombie").expect("a namespace");
     let job = counting::start(&cluster, &namespace, "zombie", "zombie", "");
     job.wait_checkpoint(1);
+    only_a_client_may_command(&job);
     let pod = job.pods("jobmanager").expect("pods").pop().expect("a JobManager");
     let Some(process) = job.process_of(&pod) else {
         println!("skipped: the nodes' processes are not on this machine");

@@ -69,7 +69,7 @@ async fn unused_index(refused: &'static str, code: u16) -> Option<u32> {
     let pod = plan.create.iter().find(is_refused).expect("is planned");
     let failed = |error| ApplyError::Pod { role: pod.role, error: Box::new(error) };
     let job = named_job();
-    let built = build_pod(&job, plan.spec.as_ref().expect("starts"), pod).expect("is right");
+    let built = build_pod(&job, plan.spec.as_ref().expect("starts"), pod, Security::Tls).expect("is right");
     let error = create_owned(&client, "ns", &job, &built).await.map_err(failed).expect_err("is refused");
     assert_eq!(error.name(), if code == 403 { "QuotaExceeded" } else { "ApiError" });
     error.unused_index(&plan.create)

@@ -15,6 +15,9 @@ use sluice_crds::{StreamJob, StreamJobSpec};
 /// The volume of `/tmp`, the one place a container may write to.
 pub(super) const TMP_VOLUME: &str = "tmp";
 
+/// The certificate's directory, below that of the program.
+pub(super) const TLS_SUBDIRECTORY: &str = "tls";
+
 const TERMINATION_MESSAGE: &str = "/dev/termination-log";
 const DIRECTIVE: &str = "SLUICE_DIRECTIVE";
 const FAILURES: &str = "SLUICE_FAILURES";
@@ -76,6 +79,11 @@ fn identity(id: &sluice_protocol::JobId, plan: &PodPlan) -> Vec<String> {
         ("--uid", id.uid.clone()),
         ("--generation", plan.generation.to_string()),
     ])
+}
+
+/// Where the process finds its certificate.
+pub(super) fn tls_flags() -> Vec<String> {
+    flags(&[("--tls-directory", format!("{PROGRAM_DIRECTORY}/{TLS_SUBDIRECTORY}"))])
 }
 
 fn flags(pairs: &[(&str, String)]) -> Vec<String> {

@@ -11,6 +11,8 @@ pub const JOB_LABEL: &str = "sluice.dev/job";
 pub const GENERATION_LABEL: &str = "sluice.dev/generation";
 /// The index of a TaskManager pod within its generation.
 pub const INDEX_LABEL: &str = "sluice.dev/index";
+/// On pods whose processes speak mTLS: those that an older controller made do not.
+pub const TLS_LABEL: &str = "sluice.dev/tls";
 /// [`JOB_MANAGER`] or [`TASK_MANAGER`].
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// [`MANAGER`] on everything that the controller made.
@@ -77,6 +79,12 @@ pub fn service(job: &str) -> String {
 #[must_use]
 pub fn disruption_budget(job: &str) -> String {
     format!("{job}-tm")
+}
+
+/// The Secret with the certificates of its processes.
+#[must_use]
+pub fn certificates(job: &str) -> String {
+    format!("{job}-tls")
 }
 
 /// The ConfigMap that holds a frozen manifest.

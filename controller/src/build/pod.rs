@@ -5,17 +5,19 @@
 //! (`sluice_crds::pod_template::protected`), and is put back here all the same.
 
 use super::{containers, map, metadata, names};
+use crate::certificates::keys;
 use crate::facts::Role;
 use crate::plan::PodPlan;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, PodTemplateSpec,
-    SeccompProfile, TopologySpreadConstraint, Volume,
+    ConfigMapProjection, Container, EmptyDirVolumeSource, KeyToPath, Pod, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ProjectedVolumeSource, SeccompProfile, SecretProjection, TopologySpreadConstraint, Volume, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use sluice_crds::pod_template::decode_pod_template;
 use sluice_crds::{Problem, StreamJob, StreamJobSpec};
+use sluice_rpc::tls;
 use std::collections::BTreeMap;
 
 /// The user and group of job pods; the image's own.
@@ -34,26 +36,38 @@ const fn grace_seconds(role: Role) -> i64 {
     }
 }
 
+/// The private keys are for the user and group of the pod alone.
+const PROGRAM_MODE: i32 = 0o440;
+
+/// How the processes of a pod speak with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// With the job's certificates.
+    Tls,
+    /// As the JobManager of their generation does, which an older controller made.
+    Plain,
+}
+
 /// A pod of `job` as planned; `spec` is the frozen one.
 ///
 /// # Errors
 /// The spec's `podTemplate` is not one: its place and what is wrong.
-pub fn build_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Result<Pod, Problem> {
+pub fn build_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan, security: Security) -> Result<Pod, Problem> {
     let (field, template) = match plan.role {
         Role::JobManager => ("spec.jobManager.podTemplate", &spec.job_manager.pod_template),
         Role::TaskManager(_) => ("spec.taskManager.podTemplate", &spec.task_manager.pod_template),
     };
-    let pod = own_pod(job, spec, plan);
+    let pod = own_pod(job, spec, plan, security);
     match template {
         None => Ok(pod),
         Some(template) => Ok(merge(pod, decode_pod_template(field, template)?)),
     }
 }
 
-fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Pod {
+fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan, security: Security) -> Pod {
     let generation = (names::GENERATION_LABEL, plan.generation.to_string());
     let name = job.name_any();
-    let (name, labels) = match plan.role {
+    let (name, mut labels) = match plan.role {
         Role::JobManager => {
             let labels = vec![generation, (names::COMPONENT_LABEL, names::JOB_MANAGER.to_owned())];
             (names::job_manager(&name, plan.generation), labels)
@@ -64,13 +78,17 @@ fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan) -> Pod {
             (names::task_manager(&name, plan.generation, index), labels)
         }
     };
-    let container = match plan.role {
+    let mut container = match plan.role {
         Role::JobManager => containers::job_manager(job, spec, plan),
         Role::TaskManager(_) => containers::task_manager(job, spec, plan, &name),
     };
+    if security == Security::Tls {
+        labels.push((names::TLS_LABEL, "true".to_owned()));
+        container.args.get_or_insert_default().extend(containers::tls_flags());
+    }
     let mut metadata = metadata(job, name, &labels);
     metadata.annotations = Some(map(&[(SAFE_TO_EVICT, "true")]));
-    let mut spec = pod_spec(container, plan);
+    let mut spec = pod_spec(container, plan, program_volume(job, plan, security));
     if matches!(plan.role, Role::TaskManager(_)) {
         spec.topology_spread_constraints = Some(vec![spread(metadata.labels.clone().unwrap_or_default())]);
     }
@@ -89,7 +107,42 @@ fn spread(mut labels: BTreeMap<String, String>) -> TopologySpreadConstraint {
     }
 }
 
-fn pod_spec(container: Container, plan: &PodPlan) -> PodSpec {
+/// The frozen manifest and the certificate of the pod's role in one volume; the authority's key stays out of it. The
+/// kubelet keeps it up to date.
+fn program_volume(job: &StreamJob, plan: &PodPlan, security: Security) -> Volume {
+    let program = VolumeProjection {
+        config_map: Some(ConfigMapProjection { name: plan.config_map.clone(), ..ConfigMapProjection::default() }),
+        ..VolumeProjection::default()
+    };
+    let role = match plan.role {
+        Role::JobManager => tls::Role::JobManager,
+        Role::TaskManager(_) => tls::Role::TaskManager,
+    };
+    let (certificate, key) = keys(role);
+    let file = |key: String, name: &str| KeyToPath {
+        path: format!("{}/{name}", containers::TLS_SUBDIRECTORY),
+        key,
+        mode: None,
+    };
+    let items = vec![
+        file(tls::AUTHORITY_FILE.to_owned(), tls::AUTHORITY_FILE),
+        file(certificate, tls::CERTIFICATE_FILE),
+        file(key, tls::KEY_FILE),
+    ];
+    let name = names::certificates(&job.name_any());
+    let certificates = VolumeProjection {
+        secret: Some(SecretProjection { name, items: Some(items), optional: None }),
+        ..VolumeProjection::default()
+    };
+    let sources = std::iter::once(program).chain((security == Security::Tls).then_some(certificates));
+    Volume {
+        name: containers::PROGRAM_VOLUME.to_owned(),
+        projected: Some(ProjectedVolumeSource { sources: Some(sources.collect()), default_mode: Some(PROGRAM_MODE) }),
+        ..Volume::default()
+    }
+}
+
+fn pod_spec(container: Container, plan: &PodPlan, program: Volume) -> PodSpec {
     PodSpec {
         containers: vec![container],
         restart_policy: Some("Never".to_owned()),
@@ -105,14 +158,7 @@ fn pod_spec(container: Container, plan: &PodPlan) -> PodSpec {
             ..PodSecurityContext::default()
         }),
         volumes: Some(vec![
-            Volume {
-                name: containers::PROGRAM_VOLUME.to_owned(),
-                config_map: Some(ConfigMapVolumeSource {
-                    name: plan.config_map.clone(),
-                    ..ConfigMapVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
+            program,
             Volume {
                 name: containers::TMP_VOLUME.to_owned(),
                 empty_dir: Some(EmptyDirVolumeSource::default()),

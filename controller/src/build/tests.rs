@@ -42,7 +42,7 @@ fn plan(role: Role) -> PodPlan {
 
 fn pod(extra: &serde_json::Value, role: Role) -> k8s_openapi::api::core::v1::Pod {
     let job = job(extra);
-    build_pod(&job, &job.spec, &plan(role)).expect("can be built")
+    build_pod(&job, &job.spec, &plan(role), Security::Tls).expect("can be built")
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_the_controller_rests_on_is_protected() {
 #[test]
 fn a_wrong_pod_template_is_refused_with_its_place() {
     let job = job(&json!({"jobManager": {"podTemplate": {"spec": {"nodeSelektor": {}, "nodeName": 7}}}}));
-    let problem = build_pod(&job, &job.spec, &plan(Role::JobManager)).expect_err("is refused");
+    let problem = build_pod(&job, &job.spec, &plan(Role::JobManager), Security::Tls).expect_err("is refused");
     assert_eq!(problem.field, "spec.jobManager.podTemplate.spec.nodeName");
 }
 

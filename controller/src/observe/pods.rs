@@ -27,6 +27,7 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         role,
         image: pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default(),
         ip: pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
+        tls: pod.labels().contains_key(names::TLS_LABEL),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended: pod_end(pod, container, created_at),
         started: container.and_then(|status| status.state.as_ref()).is_some_and(|state| state.waiting.is_none()),

@@ -68,6 +68,7 @@ pub(crate) fn facts() -> Facts {
         report: None,
         connected: false,
         unreachable_since: None,
+        stream_problem: None,
         mostly_unreachable: false,
         leading_since: Timestamp(0),
     }
@@ -134,6 +135,7 @@ fn running_pod(plan: &PodPlan) -> PodFacts {
         role: plan.role,
         image: plan.image.clone(),
         ip: Some("10.0.0.1".to_owned()),
+        tls: true,
         terminating: false,
         ended: None,
         started: true,
@@ -343,6 +345,17 @@ fn pods_on_a_lost_node_are_given_up_soon_unless_they_still_answer() {
     let replaced = plan(&facts);
     assert!(replaced.delete.iter().any(|pod| pod.uid == lost));
     assert_eq!(replaced.create.len(), 1);
+}
+
+#[test]
+fn an_expired_certificate_is_told_by_name() {
+    let why = "JobManager at '10.0.0.1:6123' cannot be reached: CertificateExpired: its certificate has expired";
+    let facts = Facts { stream_problem: Some(why.to_owned()), connected: false, ..running() };
+    let view = plan(&facts).view;
+    let told = view.degraded.expect("is told");
+    assert_eq!((told.reason.as_str(), told.message.as_str(), view.ready), ("CertificateExpired", why, false));
+    let other = Facts { stream_problem: Some("connection refused".to_owned()), connected: false, ..running() };
+    assert_eq!(plan(&other).view.degraded, None, "a stream that is down for a moment is no news");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use sluice_crds::StreamJobState;
 use sluice_protocol::job_master::STARTS_EMPTY;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
+use sluice_rpc::tls::EXPIRED;
 
 /// A stream that is down for longer is told of; a JobManager that restarts is not that slow.
 const SILENT: TimeSpan = TimeSpan::from_secs(10);
@@ -78,9 +79,15 @@ impl Planner<'_> {
             .or_else(|| self.unknown_program())
             .or_else(|| self.rolled_back());
         if self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= SILENT) {
-            let message = "the JobManager's status stream is down; what is told is what it reported last".to_owned();
+            let why = self.facts.stream_problem.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let message = format!("the JobManager's status stream is down; what is told is what it reported last{why}");
             view.ready = false;
             view.degraded = Some(Rejection { reason: "JobManagerUnreachable".to_owned(), message });
+        }
+        // Waiting does not help: it is told at once.
+        if let Some(why) = self.facts.stream_problem.as_ref().filter(|why| why.contains(EXPIRED)) {
+            view.ready = false;
+            view.degraded = Some(Rejection { reason: EXPIRED.to_owned(), message: why.clone() });
         }
         if let (false, Some(wrong)) = (view.ready, &view.degraded) {
             view.reason.clone_from(&wrong.reason);

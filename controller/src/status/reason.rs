@@ -149,6 +149,10 @@ reasons! {
     JobManagerUnresponsive,
     /// Its status stream is down.
     JobManagerUnreachable,
+    /// A certificate of the job's has expired.
+    CertificateExpired,
+    /// The job's certificates cannot be made or read.
+    CertificateError,
     /// A TaskManager does not find its JobManager.
     JobManagerNotFound,
     /// Its node does not answer.

@@ -17,6 +17,7 @@ use sluice_protocol::status::JobStatus;
 use sluice_protocol::store::{OperationId, StoreOperation};
 use sluice_protocol::{Generation, JobId, ProcessId, Timestamp, VertexId};
 use sluice_rpc::control::ControlError;
+use sluice_rpc::tls::Tls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl JobManager {
     pub(crate) fn start(world: &World, pod: &Value, uid: &str, address: &str) {
         let namespace = argument(pod, "--namespace");
         let volumes = pod["spec"]["volumes"].as_array().cloned().unwrap_or_default();
-        let config_map = volumes.iter().find_map(|volume| volume["configMap"]["name"].as_str());
+        let config_map =
+            volumes.iter().find_map(|volume| volume["projected"]["sources"][0]["configMap"]["name"].as_str());
         let manifest = {
             let state = world.lock();
             let config_map = state.api.get("configmaps", &namespace, config_map.unwrap_or_default());
@@ -267,9 +269,13 @@ impl Connector for Wires {
         &'a self,
         _job: &'a JobId,
         address: &'a str,
+        tls: Option<Arc<Tls>>,
     ) -> BoxFuture<'a, Result<Arc<dyn Connection>, ControlError>> {
         async move {
             self.world.pause(1..20).await;
+            if tls.is_none() {
+                self.world.violate(format!("the JobManager at {address} is spoken to without a certificate"));
+            }
             let host = address.split(':').next().unwrap_or_default();
             let state = self.world.lock();
             let mut there = state.job_managers.iter().filter(|(_, one)| one.address == host && one.is_reachable);

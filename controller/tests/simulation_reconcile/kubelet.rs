@@ -203,10 +203,13 @@ async fn begin(world: World, key: Key, pod: Value) -> String {
     world.pause(5..300).await;
     world.change(|state| state.api.modify(&key, |pod| pod["spec"]["nodeName"] = json!("node")));
     let volumes = pod["spec"]["volumes"].as_array().cloned().unwrap_or_default();
-    let needed: Vec<String> =
-        volumes.iter().filter_map(|volume| Some(volume["configMap"]["name"].as_str()?.to_owned())).collect();
+    let sources = volumes.iter().filter_map(|volume| volume["projected"]["sources"].as_array()).flatten();
+    let needed: Vec<(&str, String)> = sources
+        .flat_map(|source| [("configmaps", &source["configMap"]["name"]), ("secrets", &source["secret"]["name"])])
+        .filter_map(|(resource, name)| Some((resource, name.as_str()?.to_owned())))
+        .collect();
     world.pause(20..1500).await;
-    while needed.iter().any(|name| world.lock().api.get("configmaps", &key.1, name).is_none()) {
+    while needed.iter().any(|(resource, name)| world.lock().api.get(resource, &key.1, name).is_none()) {
         world.pause(500..2000).await;
     }
     world.change(|state| {

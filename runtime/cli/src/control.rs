@@ -32,7 +32,8 @@ Examples:
   sluice savepoint --to s3://archive/savepoints --timeout 30m
   sluice savepoint --request-id nightly-2026-11-29      asked again, it is not taken twice
   sluice savepoint dispose s3://archive/savepoints/default/pageviews-6f1c/3-50
-  kubectl port-forward service/pageviews-jm 6123        makes a job on a cluster reachable
+  kubectl port-forward service/pageviews-jm 6123        makes a job on a cluster reachable, given --tls-directory
+                                                        with what its Secret pageviews-tls holds
 
 `sluice run` prints the address of its control endpoint for --jobmanager.";
 

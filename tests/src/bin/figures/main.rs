@@ -8,6 +8,7 @@
 
 mod backpressure;
 mod cluster;
+mod data_plane;
 mod groupby;
 mod kafka_json;
 mod measure;
@@ -36,6 +37,7 @@ const FIGURES: &[Figure] = &[
         backpressure::print,
     ),
     (&["kafka_json_rows_per_core"], kafka_json::print),
+    (&["data_plane_tls_ratio"], data_plane::print),
     (&["local_start_seconds"], start::print),
     (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),
     (&["controller_rss_mb"], cluster::print),

@@ -63,7 +63,16 @@ pub(crate) fn scratch() -> Result<PathBuf> {
 
 /// User and system seconds of all children that have ended.
 fn children_cpu() -> f64 {
-    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN).expect("getrusage");
+    cpu_of(nix::sys::resource::UsageWho::RUSAGE_CHILDREN)
+}
+
+/// User and system seconds of this process.
+pub(crate) fn own_cpu() -> f64 {
+    cpu_of(nix::sys::resource::UsageWho::RUSAGE_SELF)
+}
+
+fn cpu_of(who: nix::sys::resource::UsageWho) -> f64 {
+    let usage = nix::sys::resource::getrusage(who).expect("getrusage");
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
