@@ -118,8 +118,11 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
 async fn write_job(store: &dyn ObjectStore, job: &JobId) {
     let paths = JobPaths::new(job);
     let put = async |key: String, bytes: Vec<u8>| store.put_if_absent(&key, Bytes::from(bytes)).await.unwrap();
-    let started =
-        entry(1, EntryKind::Started { cause: StartCause::Start, restored_from: None, probed: None, taker: None }, Fold::default());
+    let started = entry(
+        1,
+        EntryKind::Started { cause: StartCause::Start, restored_from: None, probed: None, taker: None },
+        Fold::default(),
+    );
     put(paths.ledger_entry(1), started.to_bytes().unwrap()).await;
     let mut last = started;
     for id in [1, 2, 3] {
