@@ -171,6 +171,11 @@ fn what_has_no_ledger_or_has_ended_needs_no_closer() {
         let plan = without(change);
         assert_eq!((plan.finalizer, plan.create.len()), (Some(Finalizer::Remove), 0), "{case}");
     }
+    let mut invalid = deleted(Facts { report: None, ..running() });
+    exit(&mut invalid, ExitKind::UserError);
+    assert_eq!(created(&plan(&invalid)), [(2, JM)], "it ran, and cannot any more");
+    invalid.memory.revision = 2;
+    assert_eq!(plan(&invalid).finalizer, Some(Finalizer::Remove), "the revision before it has ended");
     // It has failed because its JobManager was lost too often: no entry says so.
     let failed = without(|facts| facts.told.state = Some(StreamJobState::Failed));
     assert_eq!(closes(&failed)["start"], json!({"close": {"end": "cancelled"}}));
