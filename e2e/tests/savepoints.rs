@@ -130,6 +130,33 @@ async fn savepoints_on_demand_are_taken_once_and_told_of() {
     wait_gone(&story, path).await;
 }
 
+/// No JobManager runs any more: a helper pod removes the files, and the job resumes from its own checkpoint all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_a_savepoint_go_with_it_also_after_the_job_has_ended() {
+    let Some(cluster) = Cluster::from_environment() else { return };
+    let story = Story::begin(cluster, "savepoints-disposed", "");
+    story.ask("late", ", disposeOnDelete: true");
+    let status = story.wait_phase("late", "Completed");
+    let path = status["path"].as_str().expect("a path");
+    let desire = |state: &str| {
+        let patch = json!({"spec": {"state": state}}).to_string();
+        kubectl(&["-n", &story.namespace.name, "patch", "streamjob", "counts", "--type=merge", "-p", &patch])
+            .expect("patched");
+    };
+    desire("Suspended");
+    let ended = story.job.wait_status("Suspended", WAIT, |status| status["state"] == "Suspended");
+    assert!(story.has_files(path).await, "{path}");
+    story.delete("late");
+    wait_gone(&story, path).await;
+    let disposed = story.job.wait_status("the end as it was", WAIT, |status| status["helper"].is_null());
+    assert_eq!((&disposed["state"], &disposed["message"]), (&ended["state"], &ended["message"]), "{disposed:#}");
+    let entry = |status: &Value| status["ledgerEntry"].as_u64().unwrap_or_default();
+    assert_eq!(entry(&disposed), entry(&ended) + 2, "{disposed:#}");
+    desire("Running");
+    let runs = story.job.wait_status("Running", WAIT, |status| status["state"] == "Running");
+    assert!(checkpoint(&ended) > 0 && sluice_e2e::job::restored(&runs) >= checkpoint(&ended), "{runs:#}");
+}
+
 async fn wait_gone(story: &Story, path: &str) {
     for _ in 0..100 {
         if !story.has_files(path).await {
