@@ -190,6 +190,7 @@ pub async fn apply(
 fn request_id(command: &Command, generation: Generation) -> String {
     match command {
         Command::Stop | Command::Cancel => format!("controller-{command:?}-{generation}"),
+        Command::Release => format!("controller-release-{generation}"),
         Command::Savepoint(request) => format!("controller-savepoint-{}", request.id),
         Command::TriggerCheckpoint { id } | Command::Dispose { id, .. } => format!("controller-{id}"),
         Command::Reconfigure(options) => format!("controller-options-{}", options.id),

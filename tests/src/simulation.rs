@@ -88,6 +88,8 @@ pub struct Coverage {
     pub moved: u64,
     /// Starts that concluded an end that had reached its last checkpoint (L6).
     pub concluded: u64,
+    /// Checkpoints behind an upgrade whose start is kept for a rollback (K7).
+    pub pinned: u64,
     /// Starts of closers, sent to end the job in the place of its JobManager (L6).
     pub closed: u64,
     /// Ends at which the store held what the ledger reaches, and nothing else (K6).
@@ -118,6 +120,7 @@ impl Coverage {
         self.late_starts += other.late_starts;
         self.moved += other.moved;
         self.concluded += other.concluded;
+        self.pinned += other.pinned;
         self.closed += other.closed;
         self.swept += other.swept;
         self.millis += other.millis;

@@ -33,8 +33,10 @@ fn seeds() {
     }
     assert!(coverage.swept * 2 > seeds, "the store was compared with the ledger at too few ends: {coverage:?}");
     let reached = [coverage.drains, coverage.given_up_drains, coverage.moved];
-    let is_enough =
-        coverage.concluded > 0 && coverage.closed * 100 > seeds && reached.iter().all(|count| *count * 100 > seeds);
+    let is_enough = coverage.pinned > 0
+        && coverage.concluded > 0
+        && coverage.closed * 100 > seeds
+        && reached.iter().all(|count| *count * 100 > seeds);
     assert!(seeds < SEEDS || is_enough, "too few drains, or starts behind an older revision: {coverage:?}");
     let seconds = started.elapsed().as_secs();
     println!("{seeds} seeds in {seconds} s (budget {BUDGET_SECONDS} s for {SEEDS}): {coverage:?}");
@@ -136,6 +138,11 @@ fn a_start_that_an_older_revision_stops_again_and_again_is_found() {
 #[test]
 fn a_closer_that_does_not_finish_a_stop_is_found() {
     is_found_by(Bug::Closer, "K4: ");
+}
+
+#[test]
+fn what_an_upgrade_went_on_from_and_is_displaced_is_found() {
+    is_found_by(Bug::Pin, "K7: ");
 }
 
 /// The same seed is the same world, event by event.

@@ -9,7 +9,7 @@ use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{Command, Reconfiguration};
 use sluice_protocol::options::{CheckpointingSpec, TolerableFailures};
 use sluice_protocol::restart::{CountedFailure, RestartDecision, RestartPolicy};
-use sluice_protocol::status::JobState;
+use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
 /// A TaskManager that lived longer is replaced at once.
@@ -178,6 +178,7 @@ impl Planner<'_> {
         self.keep_task_managers();
         self.plan.view = self.running_view();
         self.next_slow_start().into_iter().for_each(|at| self.wake_at(at));
+        self.release_pins();
         let stuck = self.stuck();
         self.plan.view.degraded = self.plan.view.degraded.take().or(stuck);
         if let Some(since) = self.facts.unreachable_since {
@@ -204,6 +205,16 @@ impl Planner<'_> {
              and timeout times (tolerableFailures + 2): look at back-pressure and at what the last checkpoint waited for"
         );
         Some(rejection("CheckpointsStuck", message))
+    }
+
+    /// What the last upgrade went on from is kept until the revision is stable (K7); asked until the report shows it.
+    fn release_pins(&mut self) {
+        let memory = &self.plan.memory;
+        let holds = |report: &JobStatus| report.generation == memory.generation && !report.pinned.is_empty();
+        let may = memory.trial.is_none() && self.facts.connected && self.plan.command.is_none();
+        if may && self.facts.report.as_ref().is_some_and(holds) {
+            self.plan.command = Some(Command::Release);
+        }
     }
 
     /// Whether a stuck job is restarted. Not on what is known of it from before its stream went down, nor where that would

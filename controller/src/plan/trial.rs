@@ -14,6 +14,11 @@ const TAKE_OVER: TimeSpan = TimeSpan::from_secs(10);
 /// Why a program cannot go on from what it was given.
 const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "SnapshotUnreadable"];
 
+/// Whether a place is a checkpoint, and no savepoint.
+fn is_checkpoint(place: &str) -> bool {
+    place.rsplit('/').next().is_some_and(|name| name.starts_with("chk-"))
+}
+
 impl Planner<'_> {
     /// Whether the wanted spec is the one that was given up for the stable one.
     pub(super) fn is_given_up(&self, program: &Program) -> bool {
@@ -41,9 +46,13 @@ impl Planner<'_> {
         };
         let completed = report.completed_checkpoints.saturating_sub(before);
         let stability = &self.facts.lifecycle.stability;
+        // The oldest that is pinned is what the stable revision left.
+        let pinned = report.pinned.first().filter(|_| trial.snapshot.as_deref().is_none_or(is_checkpoint));
+        let snapshot = pinned.cloned().or_else(|| trial.snapshot.clone());
         let needed = stability.effective_checkpoints(self.checkpointing());
         let (runs, due) = (report.state == JobState::Running, report.since.plus(stability.duration));
-        self.plan.memory.trial = Some(Trial { generation: run.0, attempt: run.1, checkpoints_before: before, ..trial });
+        self.plan.memory.trial =
+            Some(Trial { generation: run.0, attempt: run.1, checkpoints_before: before, snapshot, ..trial });
         if runs && self.facts.now < due {
             self.wake_at(due);
         } else if runs && completed >= u64::from(needed) {

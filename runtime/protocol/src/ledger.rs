@@ -19,7 +19,7 @@ pub use entry::{
     TakenSavepoint,
 };
 pub use fold::{
-    Fold, ForeignSnapshot, LedgerState, LiveSavepoint, MAX_RETAINED, Request, RequestResult, RestorePoint,
+    Fold, ForeignSnapshot, LedgerState, LiveSavepoint, MAX_RETAINED, Pin, Request, RequestResult, RestorePoint,
     RetainedCheckpoint,
 };
 

@@ -56,6 +56,8 @@ pub struct JobStatus {
     pub failed_attempts: u64,
     /// The counts behind it: what the controller merges into its own and hands to the next generation (F1).
     pub failure_counts: FailureCounts,
+    /// URIs of the job's own checkpoints that are kept for a rollback, until the controller releases them (K7).
+    pub pinned: Vec<String>,
     /// Number of the last ledger entry known (N3's m); 0 = none.
     pub ledger_entry: u64,
     /// Since when the state is what it is.

@@ -10,7 +10,7 @@ use crate::simulation::store::{ObjectStore, ROOT, relative};
 use sluice_engine::state::merged::MergedState;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
-use sluice_protocol::ledger::{Ends, Entry, EntryKind, Fold, SnapshotReference, StartCause};
+use sluice_protocol::ledger::{CheckpointKey, Ends, Entry, EntryKind, Fold, Pin, SnapshotReference, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::state::StateData;
@@ -232,7 +232,14 @@ impl Check {
                 let found = from.as_ref().map(|from| from.directory.clone());
                 self.check_restore(entry, found, self.restore.clone())
             }
-            EntryKind::Checkpoint { checkpoint, ends, savepoint, .. } => {
+            EntryKind::Checkpoint { checkpoint, ends, savepoint, drops, .. } => {
+                let pins = self.fold().pins;
+                let directory = |key: &CheckpointKey| self.paths.checkpoint_directory(key.generation, key.id);
+                if let Some(pin) = pins.iter().find(|pin| drops.iter().any(|key| directory(key) == pin.snapshot)) {
+                    let (number, Pin { snapshot, holder }) = (entry.number, pin);
+                    return Err(format!("K7: entry {number} drops {snapshot}, which {holder} may go back to"));
+                }
+                self.coverage.pinned += u64::from(!pins.is_empty());
                 let directory = self.paths.checkpoint_directory(checkpoint.key.generation, checkpoint.key.id);
                 let is_all = *ends == Ends::Finish && savepoint.is_none();
                 self.check_checkpoint(entry, checkpoint.key.id, is_all, store)?;

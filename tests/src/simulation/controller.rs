@@ -84,6 +84,7 @@ impl World {
         self.request_stop();
         self.ask();
         self.request_cancel();
+        self.release();
         self.replace_task_managers();
     }
 
@@ -303,6 +304,14 @@ impl World {
     fn request_cancel(&mut self) {
         if self.scenario.cancel.is_some_and(|at| at <= self.now) && self.rng.u32(..8) == 0 {
             self.tell(Command::Cancel);
+        }
+    }
+
+    /// The second revision is stable after a while.
+    fn release(&mut self) {
+        let holds = |index: usize| !self.job_managers[index].status().pinned.is_empty();
+        if self.controller.stopped && self.now.is_multiple_of(20) && self.current().is_some_and(holds) {
+            self.tell(Command::Release);
         }
     }
 

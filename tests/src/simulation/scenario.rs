@@ -41,11 +41,13 @@ pub enum Bug {
     OlderRevision,
     /// L6, K4 broken: a closer does not finish a stop that had reached its checkpoint.
     Closer,
+    /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
+    Pin,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -62,6 +64,7 @@ impl Bug {
         Self::Drain,
         Self::OlderRevision,
         Self::Closer,
+        Self::Pin,
     ];
 
     /// The JobMaster's switches.
@@ -80,6 +83,7 @@ impl Bug {
             insists_on_m: bug == Some(Self::OlderRevision),
             closes_unfinished: bug == Some(Self::Closer),
             takes_over_unfenced: false,
+            ignores_pins: bug == Some(Self::Pin),
         }
     }
 }

@@ -338,3 +338,24 @@ fn what_is_not_known_is_waited_for_but_not_for_ever() {
     assert!(at(1039, &pending).memory.helper.is_some(), "a closer ends what it has left");
     assert_eq!(at(1038, &pending).memory.helper, None);
 }
+
+/// K7: a rollback finds what the upgrade went on from, however many checkpoints came since; afterwards it is let go.
+#[test]
+fn what_an_upgrade_went_on_from_is_where_a_rollback_ends_and_is_released_when_the_revision_is_stable() {
+    const PINNED: &str = "s3://bucket/root/ns/job-uid/1/chk-11";
+    let mut facts = on_trial(NOW);
+    facts.memory.trial.as_mut().expect("on trial").snapshot = Some("s3://bucket/root/ns/job-uid/1/chk-9".to_owned());
+    report_of(&mut facts).pinned = vec![PINNED.to_owned(), "s3://bucket/root/ns/job-uid/2/chk-30".to_owned()];
+    let tried = plan(&facts);
+    assert_eq!(tried.memory.trial.as_ref().and_then(|trial| trial.snapshot.as_deref()), Some(PINNED));
+    assert_eq!(tried.command, None, "not before it is stable");
+    facts.now = seconds(30);
+    report_of(&mut facts).completed_checkpoints = 9;
+    let stable = plan(&facts);
+    assert_eq!(stable.command, Some(Command::Release));
+    let mut settled = after(&facts, &stable);
+    settled.report.clone_from(&facts.report);
+    assert_eq!(plan(&settled).command, Some(Command::Release), "until the report shows it");
+    report_of(&mut settled).pinned.clear();
+    assert_eq!(plan(&settled).command, None);
+}

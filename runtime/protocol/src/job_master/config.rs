@@ -59,6 +59,8 @@ pub struct Planted {
     pub insists_on_m: bool,
     /// L6, K4 broken: a closer ends the job as it was told, whatever the job had been asked to end with before.
     pub closes_unfinished: bool,
+    /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
+    pub ignores_pins: bool,
     /// G5 broken: another job's state is taken without an entry in its ledger.
     pub takes_over_unfenced: bool,
 }

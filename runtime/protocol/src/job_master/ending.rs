@@ -35,6 +35,9 @@ impl JobMaster {
             Command::TriggerCheckpoint { id } => self.request_checkpoint(id),
             Command::Savepoint(request) => self.request_savepoint(request),
             Command::Dispose { id, path } => self.request_disposal(id, &path),
+            Command::Release => {
+                self.journal.fold.pins.clone().into_iter().for_each(|pin| self.append(Intent::Release(pin)));
+            }
             Command::Reconfigure(options) => self.reconfigure(*options),
         }
     }

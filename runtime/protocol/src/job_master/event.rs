@@ -62,6 +62,8 @@ pub enum Command {
         /// URI of its directory or its `_metadata`.
         path: String,
     },
+    /// Let go of what upgrades went on from: the revision is stable (K7).
+    Release,
     /// Obey other options from now on, without a restart.
     Reconfigure(Box<Reconfiguration>),
 }

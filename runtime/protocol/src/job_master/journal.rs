@@ -12,7 +12,7 @@ use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{
     self, CheckpointKey, Ends, Entry, EntryHeader, EntryKind, SavepointKind, SnapshotReference, TakenSavepoint,
 };
-use crate::ledger::{Fold, Request, RequestResult, RestorePoint, RetainedCheckpoint, StartCause, trim};
+use crate::ledger::{Fold, Pin, Request, RequestResult, RestorePoint, RetainedCheckpoint, StartCause, trim};
 use crate::paths::JobPaths;
 use crate::status::{RequestKind, RequestState};
 use crate::store::{StoreOperation, StoreReply};
@@ -31,6 +31,7 @@ pub(super) enum Intent {
     SavepointRequested { id: String, kind: SavepointKind, directory: String, deadline: Timestamp },
     SavepointConcluded { id: String, result: RequestResult },
     Dispose { id: String, path: String },
+    Release(Pin),
     CheckpointFailed { id: CheckpointId, failure: Failure },
     End(EndKind),
 }
@@ -251,6 +252,8 @@ impl JobMaster {
                 EntryKind::SavepointRequested { id, kind, directory, deadline }
             }
             Intent::SavepointConcluded { id, result } => self.build_conclusion(id, result)?,
+            Intent::Release(pin) if !self.journal.fold.pins.contains(&pin) => return None,
+            Intent::Release(Pin { snapshot, holder }) => EntryKind::Released { snapshot, holder },
             Intent::Dispose { id, path } => match self.disposal_refusal(&path) {
                 None => EntryKind::Disposed { path },
                 refusal => {
@@ -312,7 +315,12 @@ impl JobMaster {
 
     /// Retained checkpoints that one more displaces.
     fn displaced(&self) -> Vec<CheckpointKey> {
-        let retained = &self.journal.fold.retained;
+        let pins = &self.journal.fold.pins;
+        let is_pinned = |key| {
+            let directory = self.reference_to(key).directory;
+            !self.config.planted.ignores_pins && pins.iter().any(|pin| pin.snapshot == directory)
+        };
+        let retained: Vec<_> = self.journal.fold.retained.iter().filter(|one| !is_pinned(one.key)).collect();
         let keep = self.config.options.checkpointing.as_ref().map_or(1, |settings| settings.retained.max(1) as usize);
         retained.iter().take((retained.len() + 1).saturating_sub(keep)).map(|one| one.key).collect()
     }

@@ -61,6 +61,8 @@ impl JobMaster {
         }
         let counters = self.coordinator.as_ref().map(|one| one.counters()).unwrap_or_default();
         let requests = self.describe_requests();
+        let uri = |pin: &crate::ledger::Pin| paths::uri(self.config.storage_uri.as_deref(), &pin.snapshot);
+        self.status.pinned = self.journal.fold.pins.iter().map(uri).collect();
         self.status.foreign_snapshot = self.describe_foreign_snapshot();
         let graph = &self.config.graph;
         let status = &mut self.status;

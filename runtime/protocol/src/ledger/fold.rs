@@ -28,6 +28,9 @@ const REQUEST_MESSAGE_LIMIT: usize = 150;
 pub(super) const SAVEPOINTS_LIMIT: usize = 32;
 const SAVEPOINTS_BYTES: usize = 3000;
 
+/// Pins that upgrades may hold at once: what the first of them restored, which is where a rollback ends, and the last.
+const UPGRADE_PINS: usize = 3;
+
 /// The job as its ledger tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -52,6 +55,9 @@ pub struct Fold {
     pub drained: bool,
     /// The root cause, once `Failed`.
     pub failure: Option<Failure>,
+    /// Revision of the last start that carried a directive out.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub revision: u64,
     /// Snapshots that must not be deleted.
     pub pins: Vec<Pin>,
     /// Savepoints that exist, oldest first.
@@ -311,6 +317,7 @@ impl Fold {
             self.give_ends_up();
         }
         self.directive.clone_from(&entry.directive);
+        self.pin_upgrade(entry.revision, restored_from);
         self.release_foreign(entry.time, None);
         if let Some(foreign) = restored_from.filter(|from| from.is_foreign) {
             let directory = foreign.directory.clone();
@@ -328,10 +335,24 @@ impl Fold {
         }
     }
 
+    /// What a new revision goes on from stays until somebody says that the revision is stable (K7).
+    fn pin_upgrade(&mut self, revision: u64, restored_from: Option<&SnapshotReference>) {
+        let is_upgrade = self.revision != 0 && revision > self.revision;
+        self.revision = revision;
+        let Some(own) = restored_from.filter(|from| is_upgrade && !from.is_foreign) else { return };
+        self.pins.push(Pin { snapshot: own.directory.clone(), holder: format!("revision {revision}") });
+        if self.pins.len() > UPGRADE_PINS {
+            self.pins.remove(1);
+        }
+    }
+
     fn end(&mut self, state: LedgerState, drops: &[CheckpointKey]) {
         self.state = state;
         self.ending = Ends::None;
         self.drained = false;
+        if matches!(state, LedgerState::Finished | LedgerState::Cancelled) {
+            self.pins.clear();
+        }
         self.retained.retain(|kept| !drops.contains(&kept.key));
         let message = format!("the job ended ({state:?}) before the savepoint was taken");
         let failure = Failure::restart("JobEnded", crate::failure::Fault::User, message);
@@ -412,6 +433,11 @@ impl Fold {
             request.result = Some(result);
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A failure whose message has hardly more than so many bytes: every entry carries it on, the failure's own entry has it

@@ -243,3 +243,81 @@ fn a_job_takes_itself_along_to_another_storage_with_what_it_remembers_and_back()
         assert!(moved.contains("0000000004.json"), "the ledger that is left has its end: {moved}");
     }
 }
+
+// --- What an upgrade went on from: K7 ----------------------------------------------------------------------------
+
+fn upgraded() -> Bench {
+    let mut first = running();
+    first.pass(1000);
+    first.acknowledge_all(2);
+    let mut second = again("1", 2, StartFrom::ResumeLatest, first.ledger().len());
+    second.revision = 2;
+    second.directive.id = "2".into();
+    let mut second = first.clone_store_for(second);
+    second.register(1);
+    assert_eq!(second.status().pinned, [format!("{FIRST}/1/chk-2")]);
+    for id in 3..6 {
+        second.pass(1000);
+        second.acknowledge_all(id);
+    }
+    second
+}
+
+#[test]
+fn what_an_upgrade_went_on_from_outlives_its_checkpoints_until_it_is_released() {
+    let mut second = upgraded();
+    assert!(second.store.holds("default/pv-1/1/chk-2/_metadata"));
+    assert!(!second.store.holds("default/pv-1/2/chk-4/_metadata"), "others are displaced");
+    let pinned = second.ledger().len();
+    let mut again = again("1", 3, StartFrom::Continue, pinned);
+    again.revision = 2;
+    again.directive.id = "2".into();
+    let mut third = second.clone_store_for(again);
+    third.register(1);
+    assert_eq!(third.status().pinned.len(), 1, "a restart of the revision pins nothing more");
+    for bench in [&mut second, &mut third] {
+        bench.command(Command::Release);
+        bench.command(Command::Release);
+        assert_eq!(bench.status().pinned, Vec::<String>::new());
+        bench.pass(1000);
+        bench.acknowledge_all(6);
+        assert!(!bench.store.holds("default/pv-1/1/chk-2/_metadata"));
+        assert_eq!(kinds(bench).iter().filter(|kind| *kind == "Released").count(), 1);
+    }
+}
+
+#[test]
+fn a_rollback_finds_what_was_pinned_and_many_upgrades_pin_little() {
+    let second = upgraded();
+    let mut back = again("1", 3, restoring("1", &format!("{FIRST}/1/chk-2")).directive.start, second.ledger().len());
+    back.revision = 3;
+    back.directive.id = "3".into();
+    let mut bench = second.clone_store_for(back);
+    bench.register(1);
+    assert_eq!(bench.status().restored_from.as_ref().unwrap().path, format!("{FIRST}/1/chk-2"), "{:?}", bench.exit);
+    for revision in 4..9 {
+        bench.pass(1000);
+        bench.acknowledge_all(revision + 2);
+        let mut next = again("1", revision, StartFrom::ResumeLatest, bench.ledger().len());
+        next.revision = revision;
+        next.directive.id = revision.to_string();
+        bench = bench.clone_store_for(next);
+        bench.register(1);
+        assert!(bench.status().pinned.len() <= 3);
+        assert_eq!(bench.status().pinned[0], format!("{FIRST}/1/chk-2"), "what the stable revision left");
+    }
+}
+
+#[test]
+fn no_pin_survives_a_job_that_takes_its_checkpoints_along() {
+    let second = upgraded();
+    let mut next = again("1", 3, StartFrom::Continue, second.ledger().len());
+    next.revision = 2;
+    next.directive.id = "2".into();
+    next.options.checkpointing.as_mut().unwrap().retention = crate::options::Retention::DeleteOnCancellation;
+    let mut next = second.clone_store_for(next);
+    next.register(1);
+    next.command(Command::Cancel);
+    assert_eq!(exit(&next).0, ExitKind::Stopped);
+    assert!(!next.holds_below("default/pv-1/1/") && !next.holds_below("default/pv-1/2/"));
+}
