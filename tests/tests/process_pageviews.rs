@@ -248,6 +248,62 @@ async fn textbook(services: &Services, parallelism: u32) {
     });
 }
 
+/// G5: the first job's processes are killed, its ledger has no end. Another job takes its directory over and counts on; the
+/// first one, started again, is told where it went, and so is a third.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_job_goes_on_as_another_from_its_directory_with_exact_counts_and_is_told_so() {
+    let Some(services) = Services::from_environment() else { return };
+    let topics = make_topics(&services, 1).await;
+    let producer = Producer::new(&services.kafka).expect("a producer");
+    let send = |app: &str, numbers: std::ops::Range<u64>| {
+        numbers.for_each(|number| producer.send(&topics.input, 0, &page_view(app, number)).expect("sent"));
+        producer.flush().expect("delivered");
+    };
+    let wait_for_counts = |wanted: &[(&str, u64)]| {
+        let wanted = wanted.iter().map(|(app, count)| ((*app).to_owned(), *count)).collect();
+        wait_for("the counts", Duration::from_secs(60), || {
+            (materialised_counts(&services.kafka, &topics.output).ok()? == wanted).then_some(())
+        });
+    };
+    let job = |name: &str, from: Option<&str>| {
+        let mut job = Job::new(name, &manifest(&services, &topics, 2, "300ms"), Some(&services.s3));
+        if let Some(from) = from {
+            let start = serde_json::json!({"path": {"from": from, "allowNonRestoredState": false}});
+            job.set_directive(serde_json::json!({"id": "r1", "seen": 0, "start": start}));
+        }
+        job
+    };
+    let place = |job: &Job| format!("s3://{}/processes/{}", services.s3.bucket, job.job_directory());
+
+    let mut first = job("killed", None);
+    first.start_generation(2);
+    send("app1", 0..1000);
+    wait_for_counts(&[("app1", 1000)]);
+    let completed = first.status().expect("a status").completed_checkpoints;
+    first.wait_checkpoint(completed + 1);
+    first.kill_job_manager();
+    first.task_managers.clear();
+    send("app2", 1000..1500);
+
+    let mut second = job("taker", Some(&place(&first)));
+    second.start_generation(2);
+    wait_for_counts(&[("app1", 1000), ("app2", 500)]);
+    let restored = second.wait_checkpoint(1).restored_from.expect("what was restored");
+    assert!(restored.path.starts_with(&format!("{}/1/chk-", place(&first))), "{}", restored.path);
+
+    first.start_generation(0);
+    let mut third = job("late", Some(&place(&first)));
+    third.start_generation(0);
+    for (told, code, reason) in [(&mut first, 11, "MovedTo"), (&mut third, 2, "JobMoved")] {
+        let ended = told.job_manager.as_mut().expect("it runs").wait(Duration::from_secs(30));
+        let record = told.exit_record(told.generation());
+        assert_eq!((ended.code(), &record["reason"]), (Some(code), &serde_json::json!(reason)), "{record}");
+        assert!(record["message"].as_str().expect("text").contains(&place(&second)), "{record}");
+    }
+    send("app1", 1500..1600);
+    wait_for_counts(&[("app1", 1100), ("app2", 500)]);
+}
+
 fn page_view(app: &str, number: u64) -> String {
     format!(r#"{{"app_id":"{app}","url":"/{number}","ts":"2026-01-01 00:00:00.000"}}"#)
 }
