@@ -83,14 +83,20 @@ impl Certificates {
         }
         let there = secret::read(client, job).await?;
         let remembered = known.map(|known| known.material);
+        let mut damaged = false;
         let (version, held) = match there {
-            Some((version, found)) => (Some(version), found),
+            Some((version, Some(found))) => (Some(version), Some(found)),
+            // Damaged: written again as it was, where that is known.
+            Some((version, None)) => {
+                damaged = true;
+                (Some(version), remembered)
+            }
             None => (None, remembered),
         };
         let step = renewal::step(held.as_ref().map(|material| &material.held), now, &self.lives);
         let made = |error: CertificateError| ApplyError::Certificates(error);
         let material = secret::renewed(&uid, held.as_ref(), step, now, &self.lives).map_err(made)?;
-        if version.is_none() || step != Step::Keep {
+        if version.is_none() || damaged || step != Step::Keep {
             write(client, job, version, &material).await?;
             tracing::info!(job = %names::job_id(job), ?step, "certificates written");
         }

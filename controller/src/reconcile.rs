@@ -169,7 +169,8 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     Ok(next_pass_of(&facts, &plan, due, renewal))
 }
 
-/// Certificates first, where pods are made or run that need them, then the plan. Returns when certificates are due.
+/// Certificates first, where pods are made that need them, then the plan; pods that run have theirs, so that one which
+/// cannot be renewed holds up no other work. Returns when certificates are due.
 pub(crate) async fn carry_out(
     context: &Context,
     job: &StreamJob,
@@ -180,15 +181,18 @@ pub(crate) async fn carry_out(
     let speaks = facts.pods.iter().any(|pod| pod.tls && pod.ended.is_none());
     // A Secret that goes with its namespace is not made again, unless there is no other way to ask for the job's end.
     let is_done = facts.deleting && context.certificates.of(&uid(job)).is_some();
-    let mut renewal = None;
+    let mut renewal = Ok(None);
     if makes || (speaks && !is_done) {
         // What is remembered may be wrong where the JobManager does not believe it.
         let doubtful = facts.stream_problem.as_ref().is_some_and(|problem| problem.contains("certificate"));
-        renewal = Some(context.certificates.ensure(&context.client, job, makes || doubtful).await?);
+        renewal = context.certificates.ensure(&context.client, job, makes || doubtful).await.map(Some);
+    }
+    if makes && renewal.is_err() {
+        return renewal;
     }
     let plain = facts.pods.iter().find(|pod| pod.role == Role::JobManager && !pod.tls && pod.ended.is_none());
     apply(context, job, plan, plain.map(|pod| pod.generation)).await?;
-    Ok(renewal)
+    renewal
 }
 
 /// The namespace goes too, and with it all pods: a closer cannot be made, and nothing is waited for.

@@ -36,8 +36,9 @@ pub(crate) async fn delete(job: &WatchedJob, context: &Context) -> Result<Action
         // A pod that ends the ledger would need its generation in status, which is not written.
         if plan.create.is_empty() {
             context.streams.follow(&names::job_id(&readable), target(&facts, &plan));
-            carry_out(context, &readable, &facts, &plan).await?;
+            let carried_out = carry_out(context, &readable, &facts, &plan).await;
             if plan.finalizer != Some(Finalizer::Remove) {
+                carried_out?;
                 return Ok(next_pass(facts.now, plan.wake_at));
             }
         }

@@ -4,6 +4,7 @@ use crate::kubectl;
 use anyhow::{Context as _, bail};
 use sluice_tests::harness::{sluice_binary, unique};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -62,7 +63,7 @@ impl Drop for Forward {
 /// There is no such Secret.
 pub fn certificate(namespace: &str, job: &str, role: Option<&str>) -> anyhow::Result<PathBuf> {
     let directory = std::env::temp_dir().join(unique("sluice-certificate"));
-    std::fs::create_dir_all(&directory)?;
+    std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
     let (certificate, key) = match role {
         None => ("tls.crt".to_owned(), "tls.key".to_owned()),
         Some(role) => (format!("{role}.crt"), format!("{role}.key")),

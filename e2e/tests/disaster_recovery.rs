@@ -7,7 +7,7 @@
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use sluice_e2e::Cluster;
-use sluice_e2e::job::{Job, checkpoint};
+use sluice_e2e::job::{Job, checkpoint, condition};
 use sluice_e2e::story::{PREFIX, Story};
 use sluice_protocol::ledger::LedgerState;
 use sluice_tests::harness::ledger::{Ledger, open_store};
@@ -36,7 +36,7 @@ async fn manifests_applied_elsewhere_with_the_job_directory_go_on_from_its_lates
 
     let job = Job { namespace: elsewhere.name.clone(), name: story.job.name.clone() };
     let after = job.wait_checkpoint(checkpoint(&before));
-    let restored = after["restoredFrom"]["path"].as_str().unwrap_or_default();
+    let restored = after["restoredFrom"]["path"].as_str().unwrap_or_default().to_owned();
     let directory = job.directory().expect("the job");
     let store = open_store(&story.cluster.services.s3, PREFIX);
     let old = Ledger::read(&store, &lost).await;
@@ -48,9 +48,11 @@ async fn manifests_applied_elsewhere_with_the_job_directory_go_on_from_its_lates
     let moved = story.job.wait_status("the old job to be over", Duration::from_secs(90), |status| {
         status["message"].as_str().is_some_and(|message| message.contains(&directory))
     });
-    assert_ne!(moved["state"], "Running", "{moved:#}");
+    assert_eq!(moved["state"], "Failed", "{moved:#}");
+    let (_, reason, _) = condition(&moved, "Ready").expect("a condition");
+    assert!(["MovedTo", "TakenOver"].contains(&reason.as_str()), "{moved:#}");
     story.finish();
     let ledger = Ledger::read(&store, &directory).await;
-    assert!(restored.is_empty() || restored.contains(&lost) || restored.contains(&directory), "{after:#}");
+    assert!(restored.contains(&lost), "{after:#}");
     assert!(ledger.story().contains(&lost), "nothing of the lost job was restored:\n{}", ledger.story());
 }

@@ -50,7 +50,7 @@ fn operator_of_listed_namespaces_sees_nothing_of_others_and_its_upgrade_restarts
     assert!(stranger.status().expect("the job").is_null(), "a namespace that is not watched was touched");
     let left = kubectl(&["-n", &other.name, "get", "pods,services", "-o", "name"]).expect("a list");
     assert_eq!(left.trim(), "");
-    for (verb, resource) in [("list", "streamjobs.sluice.dev"), ("create", "pods"), ("get", "configmaps")] {
+    for (verb, resource) in [("list", "streamjobs.sluice.dev"), ("create", "pods"), ("get", "secrets")] {
         assert!(may(verb, resource, &watched.name), "{verb} {resource}");
         assert!(!may(verb, resource, &other.name), "the controller may {verb} {resource} in another namespace");
     }

@@ -9,21 +9,23 @@ use nix::sys::signal::{Signal, kill};
 use sluice_e2e::client::{Forward, certificate};
 use sluice_e2e::job::{Job, checkpoint};
 use sluice_e2e::{Cluster, counting, kubectl};
+use std::path::Path;
 use std::time::Duration;
 
 /// All that is said over port 6123 is mTLS, by role.
 fn only_a_client_may_command(job: &Job) {
     let Job { namespace, name } = job;
     let pod = job.pods("jobmanager").expect("pods").pop().expect("a JobManager");
-    let forward = Forward::to(namespace, &pod).expect("a port forward");
-    forward.run(&["cancel"], None).expect_err("a plain client is refused");
+    // Each by a port forward of its own: a connection that the pod closes ends it.
+    let run = |command: &[&str], certificate: Option<&Path>| {
+        Forward::to(namespace, &pod).expect("a port forward").run(command, certificate)
+    };
+    run(&["cancel"], None).expect_err("a plain client is refused");
     let task_manager = certificate(namespace, name, Some("taskmanager")).expect("the Secret");
-    let refused = forward.run(&["cancel"], Some(&task_manager)).expect_err("a TaskManager is refused").to_string();
+    let refused = run(&["cancel"], Some(&task_manager)).expect_err("a TaskManager is refused").to_string();
     assert!(refused.contains("'taskmanager' may not"), "{refused}");
-    // A refused connection may end the port forward; the job runs on.
-    let forward = Forward::to(namespace, &pod).expect("a port forward");
     let client = certificate(namespace, name, None).expect("the Secret");
-    let path = forward.run(&["checkpoint", "trigger"], Some(&client)).expect("a client may");
+    let path = run(&["checkpoint", "trigger"], Some(&client)).expect("a client may, and the job runs on");
     assert!(path.contains("chk-"), "{path}");
     for directory in [task_manager, client] {
         std::fs::remove_dir_all(directory).expect("removed");

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use sluice_protocol::{TimeSpan, Timestamp};
+use sluice_rpc::tls::authority::SKEW;
 
 /// How long the kubelet may take to bring a changed Secret into every pod, and more.
 pub(super) const OVERLAP: TimeSpan = TimeSpan::from_secs(3600);
@@ -59,8 +60,13 @@ const fn two_thirds(life: TimeSpan) -> TimeSpan {
 /// What is to be done now.
 pub(super) fn step(held: Option<&Held>, now: Timestamp, lives: &Lives) -> Step {
     let Some(held) = held else { return Step::Make };
-    if now >= held.authority_since.plus(lives.authority) {
+    // What was made by a clock that was ahead is valid for nobody yet.
+    let is_early = |since: Timestamp| since > now.plus(SKEW);
+    if now >= held.authority_since.plus(lives.authority) || is_early(held.authority_since) {
         return Step::Make;
+    }
+    if is_early(held.leaves_since) {
+        return Step::Renew;
     }
     match held.next_since {
         Some(since) if now >= since.plus(OVERLAP) => Step::Switch,

@@ -147,9 +147,10 @@ pub(super) fn parse(uid: &str, secret: &Secret) -> Option<Material> {
     let data: Option<_> = secret.data.iter().flatten().map(|(key, bytes)| Some((key.clone(), text(bytes)?))).collect();
     let material = Material { held, data: data? };
     let leaves = ROLES.iter().flat_map(|role| <[String; 2]>::from(keys(*role)));
-    let complete = leaves.chain([AUTHORITY_FILE.to_owned()]).all(|key| !material.get(&key).is_empty());
+    let complete = leaves.chain([AUTHORITY_FILE.to_owned(), pair(SIGNER).0]).all(|key| !material.get(&key).is_empty());
+    let believed = material.get(AUTHORITY_FILE).contains(material.get(&pair(SIGNER).0).trim());
     let usable = material.authority(uid).is_ok() && (held.next_since.is_none() || material.next(uid).is_ok());
-    (complete && usable).then_some(material)
+    (complete && believed && usable).then_some(material)
 }
 
 /// The job's Secret: its resource version and what it holds.

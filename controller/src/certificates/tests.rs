@@ -115,11 +115,31 @@ fn a_damaged_secret_is_made_anew() {
     assert!(parse("6d4f", &whole).is_some());
     let keys: Vec<_> = whole.data.iter().flatten().map(|(key, _)| key.clone()).collect();
     assert_eq!(keys.len(), 9, "{keys:?}");
-    for key in keys.iter().filter(|key| *key != "signer.crt") {
+    for key in &keys {
         let mut damaged = whole.clone();
         damaged.data.as_mut().expect("has data").remove(key);
         assert!(parse("6d4f", &damaged).is_none(), "{key}");
     }
+    let mut strange = whole;
+    let other = renewed("6d4f", None, Step::Make, at(0), &LIVES).expect("is made");
+    let theirs = build(&job(), &other).data.expect("has data")["ca.crt"].clone();
+    strange.data.as_mut().expect("has data").insert("ca.crt".to_owned(), theirs);
+    assert!(parse("6d4f", &strange).is_none(), "an authority that did not sign");
+}
+
+#[test]
+fn what_a_clock_that_was_ahead_made_is_made_again() {
+    let day = TimeSpan::from_secs(24 * 3600);
+    let held = |authority: Timestamp, leaves: Timestamp| Held {
+        authority_since: authority,
+        leaves_since: leaves,
+        next_since: None,
+    };
+    let now = at(1_000_000);
+    let ahead = now.plus(day);
+    assert_eq!(step(Some(&held(ahead, ahead)), now, &LIVES), Step::Make);
+    assert_eq!(step(Some(&held(now, ahead)), now, &LIVES), Step::Renew);
+    assert_eq!(step(Some(&held(now, now.plus(TimeSpan::from_secs(60)))), now, &LIVES), Step::Keep);
 }
 
 fn api(there: &Arc<Mutex<Option<Secret>>>, calls: &Calls) -> kube::Client {

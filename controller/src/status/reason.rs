@@ -252,6 +252,16 @@ reasons! {
     StateLost,
     /// The ledger has moved on since the start was decided.
     StateMoved,
+    /// Another job has taken this one's directory over, and is not through with it.
+    TakenOver,
+    /// The job has gone to another directory.
+    MovedTo,
+    /// What was to be restored has gone to another directory.
+    JobMoved,
+    /// The directory of another job may not be written.
+    TakeoverDenied,
+    /// Another job is to be taken over, and this one keeps no ledger.
+    TakeoverWithoutStorage,
     /// A generation runs that this operator never started.
     ForeignGeneration,
     /// What was to be restored is not there.

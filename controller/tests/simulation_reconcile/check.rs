@@ -183,7 +183,7 @@ impl Check {
         };
         let Some(last) = self.ledgers.get(directory) else { return Ok(()) };
         let fold = last.folded();
-        let latest = fold.retained.first().map(|one| format!("{directory}/{}/chk-{}", one.key.generation, one.key.id));
+        let latest = fold.retained.last().map(|one| format!("{directory}/{}/chk-{}", one.key.generation, one.key.id));
         let uid = directory.rsplit_once('/').map_or(directory, |(_, name)| name);
         let may_be_empty = self.stateless.iter().any(|one| uid.ends_with(one.as_str()));
         let Some(latest) = latest.filter(|_| !may_be_empty) else { return Ok(()) };
@@ -192,7 +192,9 @@ impl Check {
         };
         self.coverage.restores += 1;
         let place = self.savepoints.get(&from.directory).unwrap_or(&from.directory);
-        if *place == latest || place.ends_with(&latest) {
+        // A rollback goes back behind what the revision that is given up has written (K7).
+        let is_pinned = entry.revision > last.revision && fold.pins.iter().any(|pin| place.ends_with(&pin.snapshot));
+        if *place == latest || place.ends_with(&latest) || is_pinned {
             return Ok(());
         }
         Err(format!("generation {} restores {}, the latest is {latest}", entry.generation, from.directory))

@@ -67,7 +67,7 @@ pub(crate) const SUITES: [Suite; 11] = [
         needs: &[Requirement::Go],
         run: |_| workflows::run(),
     },
-    Suite { name: "clippy", what: "no lint is broken", budget_seconds: 240, needs: &[], run: |_| clippy() },
+    Suite { name: "clippy", what: "no lint is broken", budget_seconds: 120, needs: &[], run: |_| clippy() },
     Suite {
         name: "unit",
         what: "tests of one crate, without services",
@@ -78,22 +78,22 @@ pub(crate) const SUITES: [Suite; 11] = [
     Suite {
         name: "simulation",
         what: "thousands of seeded runs with faults",
-        budget_seconds: 180,
+        budget_seconds: 240,
         needs: &[],
         run: |_| simulation(),
     },
     Suite {
         name: "services",
         what: "connectors and processes, with a real broker and S3 server",
-        budget_seconds: 360,
+        budget_seconds: 300,
         needs: &requirements::SERVICES,
         run: |_| with_services(),
     },
-    Suite { name: "image", what: "images are built", budget_seconds: 180, needs: &[], run: |_| image() },
+    Suite { name: "image", what: "images are built", budget_seconds: 60, needs: &[], run: |_| image() },
     Suite {
         name: "e2e",
         what: "promises to users, on a real cluster",
-        budget_seconds: 540,
+        budget_seconds: 720,
         needs: &requirements::CLUSTER,
         run: e2e,
     },
@@ -151,10 +151,10 @@ fn image() -> Result<()> {
 /// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
 fn e2e(run: Run) -> Result<()> {
     let targets = targets::find()?.cluster;
-    if is_cluster_named() {
-        return process::run(one_at_a_time(&targets, Environment::new())?);
-    }
     workspace::build_programs()?;
+    if is_cluster_named() {
+        return process::run(one_at_a_time(&targets, services::programs()?)?);
+    }
     let _lock = services::lock()?;
     let testbed = Testbed::start(run.ci)?;
     let (kafka, s3) = (Kafka::start(true)?, S3::start(true)?);

@@ -29,8 +29,11 @@ fn a_word_that_is_not_listed_begins_the_message() {
 }
 
 /// What stands right before a reason in the sources of the controller and of the job's processes.
-const MARKERS: [&str; 7] = [
+const MARKERS: [&str; 10] = [
     "rejection(",
+    "refuse_snapshot(",
+    "self.exit(ExitKind::StateMoved,",
+    "self.end(StreamJobState::Failed,",
     "Failure::user(",
     "Failure::external(",
     "Failure::restart(",

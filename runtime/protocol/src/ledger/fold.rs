@@ -310,6 +310,7 @@ impl Fold {
     }
 
     fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>) {
+        self.spare_older_savepoints(entry);
         self.state = LedgerState::Running;
         self.ending = Ends::None;
         self.drained = false;
@@ -333,6 +334,15 @@ impl Fold {
         if let Some(foreign) = self.foreign.as_mut().filter(|foreign| foreign.released_at.is_none()) {
             (foreign.released_at, foreign.released_by) = (Some(at), by);
         }
+    }
+
+    /// A ledger that begins, or goes on behind a move, knows nothing of the savepoints that earlier generations of the job
+    /// took by another ledger: they are as good as forgotten, and live (C3).
+    fn spare_older_savepoints(&mut self, entry: &Entry) {
+        let begins = entry.number == 1 || self.state == LedgerState::MovedTo;
+        let Some(before) = entry.generation.0.checked_sub(1).filter(|before| begins && *before > 0) else { return };
+        let last = CheckpointKey { generation: Generation(before), id: CheckpointId(u64::MAX) };
+        self.forgotten_savepoints = self.forgotten_savepoints.max(Some(last));
     }
 
     /// What a new revision goes on from stays until somebody says that the revision is stable (K7).

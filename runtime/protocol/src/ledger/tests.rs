@@ -176,6 +176,16 @@ fn a_new_directive_gives_up_the_ends_that_were_asked_of_the_one_before() {
     assert_eq!(failure.reason, "StartedAnew");
 }
 
+/// Found by reading: after a move to another storage the sweep took the savepoints of the time before for unfinished ones.
+#[test]
+fn a_ledger_that_begins_late_spares_the_savepoints_of_generations_before_it() {
+    let before = |generation, id| CheckpointKey { generation: Generation(generation), id: CheckpointId(id) };
+    let late = chain(vec![(4, started(None))]).folded();
+    let spared = late.forgotten_savepoints.expect("earlier ones may live");
+    assert!(before(3, 900) <= spared && before(4, 0) > spared, "{spared:?}");
+    assert_eq!(chain(vec![(1, started(None)), (4, started(None))]).folded().forgotten_savepoints, None);
+}
+
 #[test]
 fn results_of_the_last_requests_are_kept() {
     let request = |id: u64| EntryKind::SavepointRequested {
