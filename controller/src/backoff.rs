@@ -2,7 +2,8 @@
 //!
 //! A pass writes what it intends before it acts (C2), and that write starts the next pass: a call that is refused for
 //! long (a quota, a name that is taken) would be repeated as fast as the API server answers, each time with another
-//! status. So passes wait after a failure, whatever wakes them; a changed spec is looked at at once.
+//! status. So passes wait after a failure, whatever wakes them; a changed spec is looked at at once. A pass on an object
+//! that the cache has too late conflicts again until the watch has caught up, which starts a pass by itself.
 
 use crate::facts::Rejection;
 use sluice_protocol::{TimeSpan, Timestamp};
@@ -14,6 +15,11 @@ const FIRST: TimeSpan = TimeSpan::from_secs(1);
 /// At most: what else happens to the job waits as long.
 const LAST: TimeSpan = TimeSpan::from_secs(16);
 
+/// After the first conflict of an object as the cache has it; doubled by each further one.
+const FIRST_CONFLICT: TimeSpan = TimeSpan::from_millis(200);
+/// At most, where the watch does not catch up.
+const LAST_CONFLICT: TimeSpan = TimeSpan::from_secs(5);
+
 /// One that was not heard of for so long is gone.
 const FORGOTTEN: TimeSpan = TimeSpan::from_secs(3600);
 
@@ -21,6 +27,8 @@ const FORGOTTEN: TimeSpan = TimeSpan::from_secs(3600);
 #[derive(Debug, Default)]
 pub struct Backoff {
     jobs: Mutex<HashMap<String, Failed>>,
+    /// resourceVersion of the object that conflicted last, and how often, by uid.
+    conflicts: Mutex<HashMap<String, (String, u32)>>,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +57,16 @@ impl Backoff {
     /// A pass went through, or the StreamJob is gone.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
+        self.lock_conflicts().remove(uid);
+    }
+
+    /// A write of an object as the cache has it has conflicted: how long the next pass waits.
+    pub fn conflicted(&self, uid: &str, resource_version: &str) -> TimeSpan {
+        let mut conflicts = self.lock_conflicts();
+        let before =
+            conflicts.get(uid).filter(|(version, _)| version == resource_version).map_or(0, |(_, times)| *times);
+        conflicts.insert(uid.to_owned(), (resource_version.to_owned(), before.saturating_add(1)));
+        TimeSpan(FIRST_CONFLICT.0 << before.min(10)).min(LAST_CONFLICT)
     }
 
     /// How long a pass has to wait yet, if it has to.
@@ -69,6 +87,10 @@ impl Backoff {
     /// A panic elsewhere must not stop the controller: the map is whole at every step.
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Failed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_conflicts(&self) -> MutexGuard<'_, HashMap<String, (String, u32)>> {
+        self.conflicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,6 +116,17 @@ mod tests {
         backoff.forget("a");
         assert_eq!(backoff.remaining("a", 1, NOW), None);
         assert_eq!(backoff.failed("a", 1, why(), NOW), FIRST);
+    }
+
+    /// Found by the simulation: a watch that was long in coming back, and five passes a second meanwhile.
+    #[test]
+    fn conflicts_of_an_object_that_stays_old_become_rare() {
+        let backoff = Backoff::default();
+        let waits: Vec<_> = (0..7).map(|_| backoff.conflicted("a", "7").0).collect();
+        assert_eq!(waits, [200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(backoff.conflicted("a", "8"), FIRST_CONFLICT);
+        backoff.forget("a");
+        assert_eq!(backoff.conflicted("a", "8"), FIRST_CONFLICT);
     }
 
     #[test]

@@ -26,8 +26,6 @@ const RESYNC: Duration = Duration::from_secs(300);
 const PASS: Duration = Duration::from_secs(60);
 /// After a failure that has no longer waits of its own.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
-/// After a conflict: the cache is about to catch up.
-pub(crate) const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +90,7 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     };
     if error.is_conflict() {
         context.metrics.count_pass(STREAM_JOB, "Conflict");
-        return Action::requeue(CONFLICT_RETRY);
+        return after_conflict(&context, &*job);
     }
     context.metrics.count_pass(STREAM_JOB, error.name());
     tracing::warn!(name = job.meta().name, "{error}");
@@ -101,6 +99,12 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     let (object, context) = (job.object_ref(&()), Arc::clone(&context));
     tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
     Action::requeue(wait.as_duration())
+}
+
+/// The cache is about to catch up.
+pub(crate) fn after_conflict(context: &Context, object: &impl Resource) -> Action {
+    let version = object.meta().resource_version.clone().unwrap_or_default();
+    Action::requeue(context.backoff.conflicted(&uid(object), &version).as_duration())
 }
 
 fn uid(job: &impl Resource) -> String {

@@ -10,7 +10,7 @@ use crate::build::names;
 use crate::context::Context;
 use crate::metrics::SAVEPOINT;
 use crate::plan::Occurrence;
-use crate::reconcile::{CONFLICT_RETRY, RETRY, next_pass};
+use crate::reconcile::{RETRY, after_conflict, next_pass};
 use crate::time;
 use crate::unreadable;
 use crate::watches::Jobs;
@@ -73,7 +73,7 @@ async fn release_unreadable(savepoint: &WatchedSavepoint, context: &Context) -> 
 pub(super) fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared: Arc<Shared>) -> Action {
     if error.is_conflict() {
         shared.context.metrics.count_pass(SAVEPOINT, "Conflict");
-        return Action::requeue(CONFLICT_RETRY);
+        return after_conflict(&shared.context, &*savepoint);
     }
     shared.context.metrics.count_pass(SAVEPOINT, error.name());
     tracing::warn!(savepoint = savepoint.meta().name, "{error}");

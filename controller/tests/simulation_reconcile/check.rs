@@ -31,8 +31,6 @@ pub(crate) struct Check {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Coverage {
     pub(crate) runs: u64,
-    pub(crate) calls: u64,
-    pub(crate) status_writes: u64,
     pub(crate) generations: u64,
     pub(crate) entries: u64,
     pub(crate) restores: u64,
@@ -48,7 +46,6 @@ impl Coverage {
     pub(crate) fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         self.calls += other.calls;
-        self.status_writes += other.status_writes;
         self.generations += other.generations;
         self.entries += other.entries;
         self.restores += other.restores;

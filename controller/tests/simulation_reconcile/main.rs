@@ -33,13 +33,13 @@ use std::time::{Duration, Instant};
 use world::World;
 
 /// Seeds that CI runs.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 2000;
 /// A world that is not at rest so long after the last fault never will be.
 const PATIENCE: u64 = 45 * 60_000;
 /// How long a world at rest is watched.
 const REST: u64 = 60_000;
 /// How many calls the controller may make in that time.
-const CALLS_AT_REST: u64 = 60;
+const CALLS_AT_REST: u64 = 120;
 
 /// What went wrong under a seed.
 struct Violation {
