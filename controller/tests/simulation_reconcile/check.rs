@@ -31,6 +31,7 @@ pub(crate) struct Check {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Coverage {
     pub(crate) runs: u64,
+    pub(crate) calls: u64,
     pub(crate) generations: u64,
     pub(crate) entries: u64,
     pub(crate) restores: u64,
