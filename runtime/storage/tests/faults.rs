@@ -78,7 +78,8 @@ async fn an_outage_is_unreachable_within_the_deadline_and_passes() {
         let put = store.put_if_absent("during", Bytes::from_static(b"x")).await.unwrap_err();
         let get = store.get("before").await.unwrap_err();
         let list = store.list("", None).await.unwrap_err();
-        let delete = store.delete(&["before".to_owned()]).await.unwrap_err();
+        // What had no answer may take effect all the same, and later.
+        let delete = store.delete(&["other".to_owned()]).await.unwrap_err();
         for failure in [put, get, list, delete] {
             assert_eq!(failure.kind, StoreFailureKind::Unreachable, "{outage:?}: {failure}");
             assert!(failure.message.contains(&server.endpoint()), "the message says where: {failure}");
@@ -87,7 +88,8 @@ async fn an_outage_is_unreachable_within_the_deadline_and_passes() {
         server.set_outage(Outage::None);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(store.get("before").await.unwrap(), Some(Bytes::from_static(b"x")), "after {outage:?}");
-        assert_eq!(store.get("during").await.unwrap(), None, "after {outage:?}");
+        let during = store.get("during").await.unwrap();
+        assert!(during.is_none() || outage == Outage::Hangs, "after {outage:?}");
     }
 }
 
