@@ -6,11 +6,13 @@ use sluice_tests::harness::{sluice_binary, unique};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A way to a pod's port 6123; it ends with this.
 pub struct Forward {
     process: Child,
+    /// kubectl ends when it can say nothing more.
+    _output: BufReader<ChildStdout>,
     address: String,
 }
 
@@ -26,10 +28,11 @@ impl Forward {
             .spawn()
             .context("kubectl port-forward")?;
         let mut line = String::new();
-        BufReader::new(process.stdout.take().context("no output")?).read_line(&mut line)?;
+        let mut output = BufReader::new(process.stdout.take().context("no output")?);
+        output.read_line(&mut line)?;
         let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).map(ToOwned::to_owned);
         let Some(address) = address else { bail!("kubectl port-forward said '{line}'") };
-        Ok(Self { process, address })
+        Ok(Self { process, _output: output, address })
     }
 
     /// Runs a command of `sluice` against it: what it printed, or what it complained of.
