@@ -107,7 +107,7 @@ pub(crate) fn after_conflict(context: &Context, object: &impl Resource) -> Actio
     Action::requeue(context.backoff.conflicted(&uid(object), &version).as_duration())
 }
 
-fn uid(job: &impl Resource) -> String {
+pub(crate) fn uid(job: &impl Resource) -> String {
     job.meta().uid.clone().unwrap_or_default()
 }
 

@@ -10,7 +10,7 @@ use crate::build::names;
 use crate::context::Context;
 use crate::metrics::SAVEPOINT;
 use crate::plan::Occurrence;
-use crate::reconcile::{RETRY, after_conflict, next_pass};
+use crate::reconcile::{RETRY, after_conflict, next_pass, uid};
 use crate::time;
 use crate::unreadable;
 use crate::watches::Jobs;
@@ -43,7 +43,10 @@ pub(super) async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shar
 
 async fn reconcile_watched(savepoint: &WatchedSavepoint, shared: &Shared) -> Result<Action, ApplyError> {
     match &savepoint.0 {
-        Ok(savepoint) => reconcile_savepoint(savepoint, shared).await,
+        Ok(savepoint) => {
+            let passed = reconcile_savepoint(savepoint, shared).await;
+            passed.inspect(|_| shared.context.backoff.forget(&uid(savepoint)))
+        }
         Err(invalid) => {
             shared.context.metrics.count_unreadable(SAVEPOINT);
             let message = format!("the Savepoint cannot be read: {}; is its CRD of another version?", invalid.error);
