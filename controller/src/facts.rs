@@ -323,6 +323,8 @@ pub struct PodFacts {
     pub ended: Option<PodEnd>,
     /// Whether its main container has started.
     pub started: bool,
+    /// Since when it is ready.
+    pub ready_since: Option<Timestamp>,
     /// Since when it has not been ready, having been it before.
     pub unready_since: Option<Timestamp>,
     /// Whether it is not ready because its node is not, whatever the pod itself last said.

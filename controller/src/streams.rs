@@ -74,6 +74,20 @@ struct State {
     why: Option<String>,
 }
 
+impl State {
+    /// What stays known when the JobManager is to answer elsewhere.
+    fn of_another_address(&mut self) -> Self {
+        let was_up = self.client.is_some();
+        let unreachable_since = self.unreachable_since.or_else(|| was_up.then(now));
+        Self { report: self.report.take(), unreachable_since, ..Self::default() }
+    }
+
+    /// Whether it should be up and is not: it was up, or was tried in vain.
+    const fn is_down(&self) -> bool {
+        self.unreachable_since.is_some() || (self.report.is_none() && self.client.is_none() && self.why.is_some())
+    }
+}
+
 impl Drop for Followed {
     fn drop(&mut self) {
         self.task.abort();
@@ -105,8 +119,8 @@ impl Streams {
             (Some(followed), Some(target)) if followed.target == target && !followed.task.is_finished() => {}
             (_, Some(target)) => {
                 let kept = jobs.remove(job).filter(|followed| followed.target.generation == target.generation);
-                let report = kept.and_then(|followed| lock(&followed.state).report.take());
-                let state = Arc::new(Mutex::new(State { report, ..State::default() }));
+                let state = kept.map(|followed| lock(&followed.state).of_another_address()).unwrap_or_default();
+                let state = Arc::new(Mutex::new(state));
                 let stream = Stream {
                     job: job.clone(),
                     target: target.clone(),
@@ -142,11 +156,11 @@ impl Streams {
         }
     }
 
-    /// Whether most of at least three streams that were up are down (C1).
+    /// Whether most of at least three streams are down (C1).
     #[must_use]
     pub fn mostly_unreachable(&self) -> bool {
         let jobs = lock(&self.jobs);
-        let down = jobs.values().filter(|followed| lock(&followed.state).unreachable_since.is_some()).count();
+        let down = jobs.values().filter(|followed| lock(&followed.state).is_down()).count();
         let up = jobs.values().filter(|followed| lock(&followed.state).client.is_some()).count();
         down + up >= 3 && down > up
     }

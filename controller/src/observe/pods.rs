@@ -31,6 +31,9 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended: pod_end(pod, container, created_at),
         started: container.and_then(|status| status.state.as_ref()).is_some_and(|state| state.waiting.is_none()),
+        ready_since: condition(pod, "Ready")
+            .filter(|condition| condition.status == "True")
+            .and_then(|condition| condition.last_transition_time.as_ref().map(from_time)),
         unready_since: unready_since(pod, container),
         on_lost_node: is_on_lost_node(pod, container),
         drained: is_drained(pod),

@@ -181,7 +181,7 @@ impl Planner<'_> {
         self.release_pins();
         let stuck = self.stuck();
         self.plan.view.degraded = self.plan.view.degraded.take().or(stuck);
-        if let Some(since) = self.facts.unreachable_since {
+        if let Some(since) = self.silent_since() {
             let looks = [TimeSpan::from_secs(10), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|s| since.plus(s));
             looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
         }

@@ -1,9 +1,9 @@
 //! What became of the JobManager of the current generation (C1).
 
 use super::{Planner, rejection};
-use crate::facts::{PodFacts, Rejection, Role};
-use sluice_protocol::TimeSpan;
+use crate::facts::{Facts, PodFacts, Rejection, Role};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
+use sluice_protocol::{TimeSpan, Timestamp};
 
 /// A JobManager whose control loop has not answered for this long is lost; so is one on a node that is lost.
 pub(super) const UNRESPONSIVE: TimeSpan = TimeSpan::from_secs(30);
@@ -14,7 +14,7 @@ pub(super) const NODE_LOST: TimeSpan = TimeSpan::from_secs(5);
 /// A pod that answers while its node does not: a kubelet that is only replaced is back sooner.
 const NODE_LOST_ALONE: TimeSpan = TimeSpan::from_secs(20);
 
-/// A JobManager whose stream stays down for this long is lost, although its pod says that it is ready.
+/// A JobManager whose stream stays down for this long, or never comes up, is lost, although its pod says that it is ready.
 pub(super) const UNREACHABLE: TimeSpan = TimeSpan::from_secs(120);
 /// How much longer the controller waits when it has lost most of its streams at once.
 pub(super) const HOLD: TimeSpan = TimeSpan::from_secs(60);
@@ -36,15 +36,9 @@ pub(super) enum Fate<'a> {
 
 impl<'a> Planner<'a> {
     pub(super) fn fate(&self) -> Fate<'a> {
-        let memory = &self.facts.memory;
-        let known = self.plan.memory.job_manager_pod.as_ref();
-        let pod =
-            self.facts.pods.iter().find(|pod| {
-                pod.role == Role::JobManager && pod.generation == memory.generation && known == Some(&pod.uid)
-            });
-        let Some(pod) = pod else {
+        let Some(pod) = self.job_manager() else {
             let gone = || rejection("JobManagerGone", "its pod is gone".to_owned());
-            return if known.is_none() { Fate::NotCreated } else { Fate::Lost(gone()) };
+            return if self.plan.memory.job_manager_pod.is_none() { Fate::NotCreated } else { Fate::Lost(gone()) };
         };
         let drained = || rejection("JobManagerDrained", format!("pod {} was sent away from its node", pod.name));
         if let Some(end) = &pod.ended {
@@ -80,8 +74,25 @@ impl<'a> Planner<'a> {
         if self.facts.connected { NODE_LOST_ALONE } else { NODE_LOST }
     }
 
+    /// The pod of the current generation's JobManager.
+    fn job_manager(&self) -> Option<&'a PodFacts> {
+        let (generation, known) = (self.facts.memory.generation, self.plan.memory.job_manager_pod.as_ref());
+        let is_it =
+            |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == generation && known == Some(&pod.uid);
+        self.facts.pods.iter().find(is_it)
+    }
+
+    /// Since when the JobManager should be heard and is not: its stream broke, or its control loop answers the kubelet and
+    /// this controller has never heard it. A helper need not be heard: its exit record tells all.
+    pub(super) fn silent_since(&self) -> Option<Timestamp> {
+        let Facts { report, connected, unreachable_since, leading_since, .. } = self.facts;
+        let needs_no_word = *connected || report.is_some() || self.plan.memory.helper.is_some();
+        let unheard = || self.job_manager()?.ready_since.map(|since| since.max(*leading_since));
+        unreachable_since.or_else(|| if needs_no_word { None } else { unheard() })
+    }
+
     fn is_unreachable(&self) -> bool {
         let patience = if self.facts.mostly_unreachable { TimeSpan(UNREACHABLE.0 + HOLD.0) } else { UNREACHABLE };
-        self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= patience)
+        self.silent_since().is_some_and(|since| self.facts.now.since(since) >= patience)
     }
 }

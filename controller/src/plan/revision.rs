@@ -84,6 +84,11 @@ impl Planner<'_> {
             return back.map_or(StartFrom::Empty, path);
         }
         let moves = self.moves_to(&program.spec);
+        // Taken over, and so fenced: what the revision that is given up wrote in the other storage is the newest that there
+        // is. Where the program cannot read it, what the upgrade had started from follows.
+        if cause == Some(StopCause::RollBack) && moves && memory.ledger_entry > 0 && !is_in_memory(&program.spec) {
+            return StartFrom::Path { from: self.job_directory(), allow_non_restored_state: false };
+        }
         let allows = allow_non_restored_state && cause != Some(StopCause::RollBack);
         let has_no_ledger = is_in_memory(&program.spec) || self.leaves_nothing();
         let unused = || memory.directive.as_ref().filter(|_| memory.revision > 0 && !self.has_run());

@@ -291,7 +291,14 @@ impl Planner<'_> {
 
     /// A ledger that the job leaves behind must say that it has ended: nothing else fences what may still write to it.
     fn needs_terminal_entry(&self, stop: &Stop) -> bool {
-        self.has_run() && self.moves_storage() && matches!(stop.cause, StopCause::Upgrade | StopCause::Restore)
+        self.has_run()
+            && match stop.cause {
+                StopCause::Upgrade | StopCause::Restore => self.moves_storage(),
+                StopCause::RollBack => {
+                    self.has_ledger() && self.facts.stable.as_ref().is_some_and(|stable| self.moves_to(stable))
+                }
+                StopCause::Rescale | StopCause::Suspend | StopCause::Delete => false,
+            }
     }
 
     /// Asks for an end, until a deadline.

@@ -5,6 +5,7 @@ mod close;
 mod deletion;
 mod dispose;
 mod frozen;
+mod moved;
 mod previous;
 mod resume;
 mod stuck;
@@ -139,6 +140,7 @@ fn running_pod(plan: &PodPlan) -> PodFacts {
         terminating: false,
         ended: None,
         started: true,
+        ready_since: Some(NOW),
         unready_since: None,
         on_lost_node: false,
         drained: false,
@@ -730,7 +732,7 @@ fn a_pod_that_waits_for_its_volumes_is_told_of_after_a_while() {
     let first = facts();
     let mut facts = after(&first, &plan(&first));
     for pod in &mut facts.pods {
-        pod.started = false;
+        (pod.started, pod.ready_since) = (false, None);
     }
     let early = plan(&facts);
     assert_eq!((early.view.degraded, early.wake_at), (None, Some(NOW.plus(TimeSpan::from_secs(30)))));

@@ -207,7 +207,12 @@ impl Planner<'_> {
     fn earlier_snapshot(&self, reason: &str) -> Option<String> {
         let memory = &self.plan.memory;
         let snapshot = memory.trial.as_ref()?.snapshot.clone()?;
-        let is_latest = matches!(&memory.directive, Some(Directive { start: StartFrom::ResumeLatest, .. }));
+        let is_latest = match &memory.directive.as_ref()?.start {
+            StartFrom::ResumeLatest => true,
+            // The job's directory in the storage that is left.
+            StartFrom::Path { from, .. } => from.ends_with(&format!("/{}", self.facts.directory)),
+            _ => false,
+        };
         (memory.rolled_back.is_some() && is_latest && UNREADABLE.contains(&reason)).then_some(snapshot)
     }
 

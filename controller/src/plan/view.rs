@@ -78,9 +78,13 @@ impl Planner<'_> {
             .or_else(rejected)
             .or_else(|| self.unknown_program())
             .or_else(|| self.rolled_back());
-        if self.facts.unreachable_since.is_some_and(|since| self.facts.now.since(since) >= SILENT) {
+        if self.silent_since().is_some_and(|since| self.facts.now.since(since) >= SILENT) {
             let why = self.facts.stream_problem.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            let message = format!("the JobManager's status stream is down; what is told is what it reported last{why}");
+            let known = match self.facts.report {
+                Some(_) => "what is told is what it reported last",
+                None => "nothing is known of how the job is",
+            };
+            let message = format!("the JobManager's status stream is down; {known}{why}");
             view.ready = false;
             view.degraded = Some(Rejection { reason: "JobManagerUnreachable".to_owned(), message });
         }

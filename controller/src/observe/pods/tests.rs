@@ -167,3 +167,12 @@ fn a_drain_is_told_from_an_eviction_for_what_the_pod_used() {
     assert!(!pod(&json!({"phase": "Failed", "reason": "Evicted", "conditions": target})).drained);
     assert!(!pod(&json!({"phase": "Running"})).drained);
 }
+
+#[test]
+fn since_when_a_pod_is_ready() {
+    let since = |status: &str| {
+        let conditions = json!([{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        pod(&json!({"conditions": conditions})).ready_since
+    };
+    assert_eq!((since("True"), since("False")), (Some(Timestamp(1_767_225_600_000)), None));
+}

@@ -57,3 +57,30 @@ fn a_stuck_job_is_not_restarted_on_old_news_nor_where_that_would_cost_its_checkp
         assert!(!told.acts() && told.memory.failures.total() == 0, "{told:?}");
     }
 }
+
+/// A new leader may never hear a JobManager whose pod says that it is ready.
+#[test]
+fn a_job_manager_that_was_never_heard_is_told_of_and_lost_like_one_that_fell_silent() {
+    let seconds = |n| NOW.plus(TimeSpan::from_secs(n));
+    let unheard = Facts {
+        report: None,
+        connected: false,
+        stream_problem: Some("connection refused".to_owned()),
+        leading_since: seconds(50),
+        ..running()
+    };
+    let at = |n| plan(&Facts { now: seconds(n), ..unheard.clone() });
+    assert_eq!((at(59).view.degraded, at(59).wake_at), (None, Some(seconds(60))));
+    let told = at(60).view.degraded.expect("is told");
+    assert_eq!(told.reason, "JobManagerUnreachable");
+    assert!(told.message.contains("connection refused") && !told.message.contains("reported"), "{}", told.message);
+    assert_eq!((at(60).wake_at, at(169).view.reason.as_str()), (Some(seconds(170)), "JobManagerUnreachable"));
+    let lost = at(170);
+    assert_eq!((lost.view.state, lost.memory.failures.total()), (Some(StreamJobState::Restarting), 1));
+    let cut_off = Facts { mostly_unreachable: true, now: seconds(170), ..unheard.clone() };
+    assert_eq!(plan(&cut_off).memory.failures.total(), 0);
+    // One that starts is not silent: its probe says when it is there.
+    let mut starts = Facts { now: seconds(170), ..unheard };
+    job_manager(&mut starts).ready_since = None;
+    assert_eq!(plan(&starts).memory.failures.total(), 0);
+}

@@ -295,7 +295,7 @@ fn what_crashes_on_trial_is_mended_by_the_next_edit_at_once() {
 #[test]
 fn a_new_leader_hears_the_job_before_it_gives_a_revision_up() {
     let late =
-        Facts { now: seconds(1000), leading_since: seconds(999), report: None, connected: false, ..on_trial(NOW) };
+        Facts { now: seconds(1010), leading_since: seconds(999), report: None, connected: false, ..on_trial(NOW) };
     let waits = plan(&late);
     assert_eq!((waits.memory.stop.clone(), waits.command.clone()), (None, None));
     assert_eq!(waits.wake_at, Some(seconds(1039)), "what a run takes that has no trouble, and some time to be heard");
@@ -316,7 +316,7 @@ fn a_new_leader_hears_the_job_before_it_gives_a_revision_up() {
     let watches = plan(&restarted);
     assert_eq!((watches.memory.stop.clone(), watches.view.ready), (None, false));
     let report = JobStatus { completed_checkpoints: 10, ..report };
-    let stable = plan(&Facts { report: Some(report), now: seconds(1002), ..after(&restarted, &watches) });
+    let stable = plan(&Facts { report: Some(report), now: seconds(1012), ..after(&restarted, &watches) });
     assert!(stable.view.ready);
 }
 
