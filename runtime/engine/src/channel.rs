@@ -153,7 +153,7 @@ pub fn sending_channel(id: ChannelId, window: usize) -> (OutputChannel, InputCha
 
 fn ends(queue: Queue) -> (OutputChannel, InputChannel) {
     let queue = Arc::new(queue);
-    (OutputChannel { queue: Arc::clone(&queue) }, InputChannel { queue, stays_aligned: false })
+    (OutputChannel { queue: Arc::clone(&queue) }, InputChannel { queue, stays_aligned: false, input: 0 })
 }
 
 /// The end that frames go into.
@@ -223,6 +223,7 @@ impl OutputChannel {
 pub struct InputChannel {
     queue: Arc<Queue>,
     stays_aligned: bool,
+    input: u8,
 }
 
 impl InputChannel {
@@ -235,7 +236,19 @@ impl InputChannel {
     /// Another end of the same queue, to look at what a task has not read.
     #[cfg(test)]
     pub(crate) fn watch(&self) -> Self {
-        Self { queue: Arc::clone(&self.queue), stays_aligned: self.stays_aligned }
+        Self { queue: Arc::clone(&self.queue), ..*self }
+    }
+
+    /// A channel of an edge to this input of the task's first operator; 0 unless it is said.
+    #[must_use]
+    pub fn at_input(self, input: u8) -> Self {
+        Self { input, ..self }
+    }
+
+    /// To which input of the task's first operator it leads.
+    #[must_use]
+    pub const fn input(&self) -> u8 {
+        self.input
     }
 
     /// A channel of a broadcast edge, on which every barrier keeps its place (B3).

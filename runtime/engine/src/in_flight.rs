@@ -108,6 +108,8 @@ pub struct RestoredChannel {
     /// The edge and the producer, both as they were numbered when the batches were saved, and the subtask that reads
     /// them now.
     pub channel: ChannelId,
+    /// The input of the first operator to which the edge leads.
+    pub input: u8,
     /// As [`InFlight::age`].
     pub age: u32,
     /// As [`InFlight::first`].
@@ -148,7 +150,7 @@ pub fn restore(
     };
     let batches = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
     let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
-    Ok(RestoredChannel { channel, age: handle.age, first: handle.first, batches })
+    Ok(RestoredChannel { channel, input: edge.input, age: handle.age, first: handle.first, batches })
 }
 
 /// Which rows of an old channel a subtask takes.

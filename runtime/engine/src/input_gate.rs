@@ -13,6 +13,9 @@
 //! checkpoint cannot be cut here any more, and what it blocked is read again. Barriers of checkpoints that were cut or
 //! given up already are dropped. Restored batches go before everything that the new channels hold.
 //!
+//! Channels of all edges are alike here, whichever input of the first operator they lead to: a checkpoint is one cut over
+//! all of them, and the end of input is the end of all.
+//!
 //! The gate does not know what a checkpoint is for; the task acts on its events.
 
 mod alignment;
@@ -34,7 +37,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub enum GateEvent {
     /// Rows.
-    Batch(Batch),
+    Batch {
+        /// For which input of the first operator.
+        input: u8,
+        /// The rows.
+        batch: Batch,
+    },
     /// The barrier has come on every channel. Unless it is at-least-once, all rows before it were handed out, none
     /// after it.
     Aligned {
@@ -160,12 +168,15 @@ impl InputGate {
             return Some(event);
         }
         loop {
-            if let Some(batch) = self.read_restored() {
-                return Some(GateEvent::Batch(batch));
+            if let Some((input, batch)) = self.read_restored() {
+                return Some(GateEvent::Batch { input, batch });
             }
             let (index, frame) = self.read()?;
             match frame {
-                Frame::Batch(batch) => return Some(GateEvent::Batch(batch)),
+                Frame::Batch(batch) => {
+                    let input = self.inputs[index].channel.input();
+                    return Some(GateEvent::Batch { input, batch });
+                }
                 Frame::Barrier(barrier) => self.arrive(index, barrier, None, now),
                 Frame::Overtaking { barrier, first } => self.arrive(index, barrier, Some(first), now),
                 Frame::EndOfInput => self.finish(index),
@@ -203,10 +214,10 @@ impl InputGate {
         self.timed.as_ref().map(|(at, _)| *at)
     }
 
-    /// The oldest batch that was restored.
-    fn read_restored(&mut self) -> Option<Batch> {
+    /// The oldest batch that was restored, and its input.
+    fn read_restored(&mut self) -> Option<(u8, Batch)> {
         let queue = self.restored.front_mut()?;
-        let batch = queue.batches.pop_front();
+        let batch = queue.batches.pop_front().map(|batch| (queue.input, batch));
         if queue.batches.is_empty() {
             self.restored.pop_front();
         }

@@ -185,6 +185,18 @@ pub trait Operator: Send {
     /// When a row cannot be processed.
     fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError>;
 
+    /// Takes rows of one of several inputs ([`sluice_protocol::graph::Edge::input`]); only the first operator of a chain
+    /// has more than one. Those of input 0 may come through [`Operator::process`].
+    ///
+    /// # Errors
+    /// As [`Operator::process`].
+    fn process_input(&mut self, input: u8, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+        if input == 0 {
+            return self.process(batch, out);
+        }
+        Err(TaskError::BadProgram(format!("an edge leads to input {input} of an operator that has one input, 0")))
+    }
+
     /// Emits what lingers: before a barrier, after the buffer timeout, and at the end of input (B1).
     ///
     /// # Errors

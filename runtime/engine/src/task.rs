@@ -372,16 +372,16 @@ impl Task {
             Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
                 SourcePoll::Batch(batch) => {
                     self.meter.rows_in(batch.len());
-                    running.chain.process(batch)?;
+                    running.chain.process(0, batch)?;
                 }
                 SourcePoll::Pending => return Ok(false),
                 SourcePoll::Finished => self.end(running, now)?,
             },
             Input::Gate(gate) => match gate.poll(now) {
                 None => return Ok(false),
-                Some(GateEvent::Batch(batch)) => {
+                Some(GateEvent::Batch { input, batch }) => {
                     self.meter.rows_in(batch.len());
-                    running.chain.process(batch)?;
+                    running.chain.process(input, batch)?;
                 }
                 Some(event) => self.take_event(running, event, now)?,
             },

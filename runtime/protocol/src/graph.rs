@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct JobGraph {
     /// `vertices[i].id == VertexId(i)`.
     pub vertices: Vec<Vertex>,
-    /// Edges, ordered by (from, to); the position of an edge is its number on the wire.
+    /// Edges, ordered by (from, to, input); the position of an edge is its number on the wire.
     pub edges: Vec<Edge>,
     /// Number of key groups.
     pub max_parallelism: u16,
@@ -62,6 +62,16 @@ pub struct Edge {
     pub to: VertexId,
     /// The rule.
     pub partitioning: Partitioning,
+    /// Which input of the consumer's first operator: 0 the first (of a join the left one), 1 the second. Several edges to
+    /// one input are a union.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub input: u8,
+}
+
+/// A job whose operators have one input each keeps its fingerprint.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+const fn is_first(input: &u8) -> bool {
+    *input == 0
 }
 
 /// The rule that picks the receiving subtask of a row.
@@ -89,13 +99,15 @@ impl JobGraph {
     }
 
     /// What an edge is called in snapshots, whatever its number and the parallelism: the last operator of the producer
-    /// and the first of the consumer, and which edge between these two it is if there are several.
+    /// and the first of the consumer, at which input if it is not the first, and which of the edges of that name it is if
+    /// there are several.
     #[must_use]
     pub fn edge_name(&self, edge: usize) -> Option<String> {
         let name = |edge: &Edge| {
             let from = self.vertices.get(edge.from.0 as usize)?.operators.last()?;
             let to = self.vertices.get(edge.to.0 as usize)?.operators.first()?;
-            Some(format!("{} -> {}", from.uid, to.uid))
+            let input = if edge.input == 0 { String::new() } else { format!(", input {}", edge.input) };
+            Some(format!("{} -> {}{input}", from.uid, to.uid))
         };
         let own = name(self.edges.get(edge)?)?;
         let before = self.edges[..edge].iter().filter(|other| name(other).as_ref() == Some(&own)).count();

@@ -98,7 +98,7 @@ impl GraphBuilder {
         }
         let id = VertexId(u32::try_from(self.vertices.len()).unwrap_or(u32::MAX));
         if let Some((from, partitioning)) = chain.input {
-            self.edges.push(Edge { from, to: id, partitioning });
+            self.edges.push(Edge { from, to: id, partitioning, input: 0 });
         }
         let name = chain.names.join(" -> ");
         self.vertices.push(Vertex { id, name, parallelism: chain.parallelism, operators: chain.infos });

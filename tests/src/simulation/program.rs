@@ -123,7 +123,8 @@ pub fn graph(parallelism: u32) -> JobGraph {
     let source = vertex(0, vec![operator("events", OperatorKind::Source)]);
     let order = operator("order", OperatorKind::Stateless);
     let counts = vertex(1, vec![order, operator("counts", OperatorKind::Keyed), operator("view", OperatorKind::Sink)]);
-    let edge = Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } };
+    let edge =
+        Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] }, input: 0 };
     JobGraph { vertices: vec![source, counts], edges: vec![edge], max_parallelism: MAX_PARALLELISM }
 }
 

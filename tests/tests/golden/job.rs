@@ -308,7 +308,7 @@ impl Channels {
         let graph = &program.graph;
         let mut channels = Self { pumps: Vec::new(), inputs: BTreeMap::new(), outputs: BTreeMap::new() };
         let parallelism = |vertex: VertexId| graph.vertices[vertex.0 as usize].parallelism;
-        for (number, Edge { from, to, .. }) in graph.edges.iter().enumerate() {
+        for (number, Edge { from, to, input: ordinal, .. }) in graph.edges.iter().enumerate() {
             for producer in (0..parallelism(*from)).map(SubtaskIndex) {
                 for consumer in (0..parallelism(*to)).map(SubtaskIndex) {
                     let edge = u32::try_from(number).expect("few edges");
@@ -316,6 +316,7 @@ impl Channels {
                     let is_local = (producer.0 + consumer.0) % 2 == 0;
                     let schema = &program.vertices[from.0 as usize].output_schema;
                     let (output, input) = if is_local { channel(id, WINDOW) } else { channels.remote(id, schema) };
+                    let input = input.at_input(*ordinal);
                     channels.outputs.entry((number, producer)).or_default().push(output);
                     channels.inputs.entry(SubtaskId { vertex: *to, index: consumer }).or_default().push(input);
                 }

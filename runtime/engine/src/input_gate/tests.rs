@@ -40,7 +40,7 @@ fn recorded(in_flight: &[InFlight]) -> String {
 fn read(gate: &mut InputGate, now: u64) -> Vec<String> {
     std::iter::from_fn(|| gate.poll(Timestamp(now)))
         .map(|event| match event {
-            GateEvent::Batch(batch) => batch.rows.column(0).as_primitive::<Int64Type>().value(0).to_string(),
+            GateEvent::Batch { batch, .. } => batch.rows.column(0).as_primitive::<Int64Type>().value(0).to_string(),
             GateEvent::Aligned { barrier, .. } => format!("|{}", barrier.checkpoint),
             GateEvent::Ended(checkpoint) => format!("x{checkpoint}"),
             GateEvent::EndOfInput => "end".to_owned(),
@@ -310,7 +310,7 @@ fn recording_is_bounded() {
 fn restored(edge: u32, age: u32, from: u32, first: u64, values: std::ops::Range<i64>) -> RestoredChannel {
     let batch = |value| if let Frame::Batch(batch) = row(value) { batch } else { unreachable!() };
     let channel = ChannelId { edge, from: SubtaskIndex(from), to: SubtaskIndex(0) };
-    RestoredChannel { channel, age, first, batches: values.map(batch).collect() }
+    RestoredChannel { channel, input: 0, age, first, batches: values.map(batch).collect() }
 }
 
 /// FLINK-35761 (FLIP-547): no checkpoint could complete until all restored batches were drained, for hours; and of
@@ -324,7 +324,7 @@ fn restored_batches_go_first_oldest_first_and_are_saved_again_by_a_checkpoint_me
     output.push(row(1));
     for expected in [10, 11, 20] {
         match gate.poll(Timestamp(0)) {
-            Some(GateEvent::Batch(batch)) => {
+            Some(GateEvent::Batch { batch, .. }) => {
                 assert_eq!(batch.rows.column(0).as_primitive::<Int64Type>().value(0), expected);
             }
             other => panic!("{other:?}"),

@@ -85,8 +85,17 @@ impl Chain {
         Ok(self.end.edges.iter().all(EdgeWriter::has_room))
     }
 
-    pub(super) fn process(&mut self, batch: Batch) -> Result<(), TaskError> {
-        through(&mut self.operators, &mut self.end, |first| first.collect(batch))
+    /// Lets rows through that came at this input of the first operator.
+    pub(super) fn process(&mut self, input: u8, batch: Batch) -> Result<(), TaskError> {
+        if input == 0 {
+            return through(&mut self.operators, &mut self.end, |first| first.collect(batch));
+        }
+        let Some((first, rest)) = self.operators.split_first_mut() else {
+            return Err(TaskError::BadProgram(format!("a sink without operators has no input {input}")));
+        };
+        let mut processed = Ok(());
+        through(rest, &mut self.end, |out| processed = first.process_input(input, batch, out))?;
+        processed
     }
 
     pub(super) fn lingers(&self) -> bool {

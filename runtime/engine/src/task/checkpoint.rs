@@ -58,7 +58,7 @@ impl Task {
         now: Timestamp,
     ) -> Result<(), TaskError> {
         match event {
-            GateEvent::Batch(batch) => running.chain.process(batch),
+            GateEvent::Batch { input, batch } => running.chain.process(input, batch),
             GateEvent::Aligned { barrier, alignment, started_at } => {
                 self.take_barrier(running, barrier, alignment, started_at, now)
             }

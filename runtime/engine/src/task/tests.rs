@@ -1,5 +1,6 @@
 //! Tasks stepped by hand, with real operators: cuts, back-pressure, lingering rows, ends, restores.
 
+mod graphs;
 mod modes;
 mod worked;
 
@@ -104,6 +105,11 @@ fn groups(snapshot: TaskSnapshot) -> Vec<String> {
     }
     groups.sort();
     groups
+}
+
+fn in_memory(bytes: &crate::state::StateBytes) -> &bytes::Bytes {
+    let crate::state::StateBytes::Memory(bytes) = bytes else { panic!("nothing is spooled here") };
+    bytes
 }
 
 fn row(key: i64, value: i64) -> Frame {

@@ -118,8 +118,9 @@ impl Wiring<'_> {
         let make = if to_here { channel } else { sending_channel };
         let (output, input) = make(id, DEFAULT_WINDOW);
         if to_here {
-            let broadcast = job.program.graph.edges.get(id.edge as usize);
-            let broadcast = broadcast.is_some_and(|edge| edge.partitioning == Partitioning::Broadcast);
+            let edge = job.program.graph.edges.get(id.edge as usize);
+            let broadcast = edge.is_some_and(|edge| edge.partitioning == Partitioning::Broadcast);
+            let input = input.at_input(edge.map_or(0, |edge| edge.input));
             let input = if broadcast { input.staying_aligned() } else { input };
             self.inputs.entry(receiver).or_default().push(input);
             if from_here {

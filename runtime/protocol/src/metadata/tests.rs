@@ -21,7 +21,12 @@ fn graph(parallelism: u32) -> JobGraph {
             vertex(0, vec![operator("source", OperatorKind::Source)]),
             vertex(1, vec![operator("count", OperatorKind::Keyed), operator("sink", OperatorKind::Sink)]),
         ],
-        edges: vec![Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } }],
+        edges: vec![Edge {
+            from: VertexId(0),
+            to: VertexId(1),
+            partitioning: Partitioning::Hash { keys: vec![0] },
+            input: 0,
+        }],
         max_parallelism: 128,
     }
 }

@@ -119,7 +119,8 @@ fn graph() -> JobGraph {
     let lines = vec![operator("lines", OperatorKind::Source), operator("digits", OperatorKind::Stateless)];
     let sums = vec![operator("groups", OperatorKind::Keyed), operator("kept", OperatorKind::Sink)];
     let vertex = |id, operators| Vertex { id: VertexId(id), name: String::new(), parallelism: 2, operators };
-    let edge = Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } };
+    let edge =
+        Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] }, input: 0 };
     JobGraph { vertices: vec![vertex(0, lines), vertex(1, sums)], edges: vec![edge], max_parallelism: 128 }
 }
 
@@ -169,6 +170,7 @@ impl Example {
             let to_it = in_flight.iter().filter(|share| vertex == 1 && share.channel.to.0 == index);
             let read_back = |share: &InFlight| RestoredChannel {
                 channel: share.channel,
+                input: 0,
                 age: share.age,
                 first: share.first,
                 batches: share.batches.iter().cloned().collect(),
@@ -406,9 +408,4 @@ fn unaligned_after_a_timeout_that_passes_rows_that_were_read_count_and_the_rest_
         odd: (&[], ["3", "1"]),
         restored: ["4 20", "4 16"],
     });
-}
-
-fn in_memory(bytes: &crate::state::StateBytes) -> &bytes::Bytes {
-    let crate::state::StateBytes::Memory(bytes) = bytes else { panic!("nothing is spooled here") };
-    bytes
 }

@@ -31,7 +31,12 @@ pub(super) fn config(parallelism: u32) -> JobMasterConfig {
             vertex(0, operator("source", OperatorKind::Source)),
             vertex(1, operator("count", OperatorKind::Keyed)),
         ],
-        edges: vec![Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] } }],
+        edges: vec![Edge {
+            from: VertexId(0),
+            to: VertexId(1),
+            partitioning: Partitioning::Hash { keys: vec![0] },
+            input: 0,
+        }],
         max_parallelism: 128,
     };
     JobMasterConfig {
