@@ -4,6 +4,7 @@ use crate::backoff::Backoff;
 use crate::certificates::Certificates;
 use crate::events::Events;
 use crate::metrics::Metrics;
+use crate::outdated::Outdated;
 use crate::planted::Planted;
 use crate::savepoint::Savepoints;
 use crate::streams::Streams;
@@ -21,9 +22,10 @@ pub struct Context {
     pub(crate) savepoints: Savepoints,
     pub(crate) certificates: std::sync::Arc<Certificates>,
     pub(crate) streams: std::sync::Arc<Streams>,
-    pub(crate) events: Events,
+    pub(crate) events: std::sync::Arc<Events>,
     pub(crate) metrics: std::sync::Arc<Metrics>,
     pub(crate) backoff: Backoff,
+    pub(crate) outdated: Outdated,
     pub(crate) planted: Planted,
 }
 
@@ -44,9 +46,10 @@ impl Context {
         let (trigger, _) = tokio::sync::mpsc::unbounded_channel();
         let metrics = std::sync::Arc::new(Metrics::default());
         Self {
-            events: Events::new(client.clone(), None, std::sync::Arc::clone(&metrics)),
+            events: std::sync::Arc::new(Events::new(client.clone(), None, std::sync::Arc::clone(&metrics))),
             metrics,
             backoff: Backoff::default(),
+            outdated: Outdated::default(),
             planted: Planted::default(),
             runtime_image: "runtime:1".to_owned(),
             client,

@@ -6,9 +6,8 @@ use crate::build::names;
 use crate::metrics::Metrics;
 use crate::plan::Occurrence;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Client, Resource};
-use sluice_crds::StreamJob;
 use sluice_protocol::{TimeSpan, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,9 +37,12 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), budget: Mutex::default(), metrics }
     }
 
-    /// Tells what happened to a StreamJob.
-    pub async fn tell(&self, job: &StreamJob, occurrences: &[Occurrence]) {
-        self.tell_of(&job.object_ref(&()), occurrences).await;
+    /// Tells what happened to an object, beside what its passes do: none of them waits for it.
+    pub fn tell_beside(self: &Arc<Self>, object: ObjectReference, occurrences: Vec<Occurrence>) {
+        if !occurrences.is_empty() {
+            let events = Arc::clone(self);
+            tokio::spawn(async move { events.tell_of(&object, &occurrences).await });
+        }
     }
 
     /// Tells what happened to an object.

@@ -33,6 +33,7 @@ mod http;
 pub mod leader;
 pub mod metrics;
 pub mod observe;
+pub mod outdated;
 pub mod plan;
 mod planted;
 mod pulse;

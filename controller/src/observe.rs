@@ -1,18 +1,19 @@
 //! Step 1: what the API server and the status streams say about a StreamJob, as facts.
 //!
-//! Pods, Services and ConfigMaps come from the watches' caches, or from one live list where a decision must not
-//! rest on a cache that lags behind (the caller says which). Nothing is decided here.
+//! Pods, Services and ConfigMaps come from the watches' caches. Where a decision must not rest on a cache that lags behind
+//! (the caller says so), a pod that the cache does not show and that may have been made is asked for by its name: nothing
+//! is ever listed. Nothing is decided here.
 
 mod pods;
 
 use crate::build::names;
 use crate::context::Context;
-use crate::facts::{Facts, Lifecycle, PROGRAM_MISSING, PodFacts, Rejection, Told};
+use crate::facts::{Facts, Lifecycle, Memory, PROGRAM_MISSING, PodFacts, Rejection, Role, Told};
 use crate::plan::ObjectIdentity;
 use crate::streams::Target;
 use crate::{savepoint, status, time, validate};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use sluice_crds::{StreamJob, StreamJobSpec, parse_manifest};
@@ -24,8 +25,8 @@ pub use pods::pod_facts;
 pub enum Source {
     /// The watch's cache.
     Cache,
-    /// The API server.
-    Live,
+    /// The cache, and the API server for pods that the cache does not show.
+    Confirmed,
 }
 
 /// Reads everything that decides about `job`.
@@ -45,6 +46,11 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     let stable = frozen_spec(context, &namespace, stable.map_or("", |one| &one.program)).await?.ok();
     let given_up = frozen_spec(context, &namespace, given_up.map_or("", |one| &one.program)).await?.ok();
     let now = time::now();
+    let needed = frozen.as_ref().unwrap_or(&job.spec).task_manager_count();
+    let pods = match source {
+        Source::Cache => cached_pods(context, job, &namespace),
+        Source::Confirmed => confirmed_pods(context, job, &namespace, &memory, needed).await?,
+    };
     Ok(Facts {
         now,
         name: job.name_any(),
@@ -62,7 +68,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         namespace_goes: false,
         has_finalizer: job.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
         told: told(job),
-        pods: observe_pods(context, job, &namespace, source).await?,
+        pods,
         disposals: savepoint::wanted_disposals(&context.savepoints, job, now),
         programs: programs(&context.config_maps, job, &namespace),
         service_generation: service_generation(&context.services, job, &namespace),
@@ -76,27 +82,47 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     })
 }
 
-async fn observe_pods(
+fn cached_pods(context: &Context, job: &StreamJob, namespace: &str) -> Vec<PodFacts> {
+    let uid = job.uid().unwrap_or_default();
+    let owned = context.pods.state_filter(|pod| pod.namespace().as_deref() == Some(namespace) && is_owned(pod, &uid));
+    let mut facts: Vec<PodFacts> = owned.iter().filter_map(|pod| pod_facts(pod)).collect();
+    facts.sort_by_key(|pod| (pod.generation, pod.role));
+    facts
+}
+
+async fn confirmed_pods(
     context: &Context,
     job: &StreamJob,
     namespace: &str,
-    source: Source,
+    memory: &Memory,
+    needed: u32,
 ) -> Result<Vec<PodFacts>, kube::Error> {
     let uid = job.uid().unwrap_or_default();
-    let mut facts: Vec<PodFacts> = match source {
-        Source::Cache => {
-            let pods =
-                context.pods.state_filter(|pod| pod.namespace().as_deref() == Some(namespace) && is_owned(pod, &uid));
-            pods.iter().filter_map(|pod| pod_facts(pod)).collect()
-        }
-        Source::Live => {
-            let selector = ListParams::default().labels(&names::job_selector(&job.name_any()));
-            let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&selector).await?;
-            pods.iter().filter(|pod| is_owned(*pod, &uid)).filter_map(pod_facts).collect()
-        }
-    };
+    let mut facts = cached_pods(context, job, namespace);
+    let pods = Api::<Pod>::namespaced(context.client.clone(), namespace);
+    for name in unseen(&job.name_any(), memory, needed, &facts) {
+        let pod = pods.get_opt(&name).await?.filter(|pod| is_owned(pod, &uid));
+        facts.extend(pod.as_ref().and_then(pod_facts));
+    }
     facts.sort_by_key(|pod| (pod.generation, pod.role));
     Ok(facts)
+}
+
+/// Names of pods that were perhaps made and that the cache does not show. TaskManagers are made in the order of their
+/// indexes, and the watch shows them in that order: one before another that was seen is gone.
+fn unseen(job: &str, memory: &Memory, needed: u32, seen: &[PodFacts]) -> Vec<String> {
+    let generation = memory.generation;
+    let roles = seen.iter().filter(|pod| pod.generation == generation).map(|pod| pod.role);
+    let (mut has_job_manager, mut from) = (generation.0 == 0, memory.next_task_manager.saturating_sub(needed));
+    for role in roles {
+        match role {
+            Role::JobManager => has_job_manager = true,
+            Role::TaskManager(index) => from = from.max(index + 1),
+        }
+    }
+    let job_manager = (!has_job_manager).then(|| names::job_manager(job, generation));
+    let task_managers = (from..memory.next_task_manager).map(|index| names::task_manager(job, generation, index));
+    job_manager.into_iter().chain(task_managers).collect()
 }
 
 fn is_owned<K: Resource>(object: &K, uid: &str) -> bool {
@@ -197,7 +223,7 @@ fn told(job: &StreamJob) -> Told {
 pub fn job_manager_target(facts: &Facts) -> Option<Target> {
     let generation = facts.memory.generation;
     let pod = facts.pods.iter().find(|pod| {
-        pod.role == crate::facts::Role::JobManager && pod.generation == generation && pod.ended.is_none() && pod.started
+        pod.role == Role::JobManager && pod.generation == generation && pod.ended.is_none() && pod.started
     })?;
     let address = format!("{}:{}", pod.ip.as_ref()?, names::RPC_PORT);
     Some(Target { generation, address, tls: pod.tls })

@@ -62,6 +62,8 @@ pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Re
 async fn reconcile_watched(job: &WatchedJob, context: &Context) -> Result<Action, ReconcileError> {
     match &job.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() && !has_finalizer(job) => Ok(Action::await_change()),
+        // The watch is about to bring what was written, which starts the next pass.
+        Ok(job) if context.outdated.holds(&uid(job), &version(job)) => Ok(Action::requeue(RETRY)),
         Ok(job) => match context.backoff.remaining(&uid(job), spec_generation(job), crate::time::now()) {
             // What woke this pass is looked at then.
             Some(wait) => Ok(Action::requeue(wait.as_duration())),
@@ -96,19 +98,21 @@ pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<C
     tracing::warn!(name = job.meta().name, "{error}");
     let occurrence = Occurrence::new(true, error.name(), error.to_string());
     let wait = context.backoff.failed(&uid(&*job), spec_generation(&*job), rejection(error), crate::time::now());
-    let (object, context) = (job.object_ref(&()), Arc::clone(&context));
-    tokio::spawn(async move { context.events.tell_of(&object, &[occurrence]).await });
+    context.events.tell_beside(job.object_ref(&()), vec![occurrence]);
     Action::requeue(wait.as_duration())
 }
 
 /// The cache is about to catch up.
 pub(crate) fn after_conflict(context: &Context, object: &impl Resource) -> Action {
-    let version = object.meta().resource_version.clone().unwrap_or_default();
-    Action::requeue(context.backoff.conflicted(&uid(object), &version).as_duration())
+    Action::requeue(context.backoff.conflicted(&uid(object), &version(object)).as_duration())
 }
 
 pub(crate) fn uid(job: &impl Resource) -> String {
     job.meta().uid.clone().unwrap_or_default()
+}
+
+fn version(job: &impl Resource) -> String {
+    job.meta().resource_version.clone().unwrap_or_default()
 }
 
 fn spec_generation(job: &impl Resource) -> i64 {
@@ -122,6 +126,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         // The StreamJob that comes back with it makes the next pass.
         Some(Finalizer::Put) if !context.planted.no_finalizer => {
             write_finalizer(&context.client, job, names::FINALIZER, true).await?;
+            context.outdated.note(&uid(job), &version(job));
             return Ok(Action::await_change());
         }
         Some(Finalizer::Remove) => {
@@ -167,7 +172,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         if plan.view.state == Some(StreamJobState::Restarting) && facts.told.state != plan.view.state {
             context.metrics.count_restart(&plan.view.reason);
         }
-        context.events.tell(job, &occurrences(&facts, &plan)).await;
+        context.events.tell_beside(job.object_ref(&()), occurrences(&facts, &plan));
     }
     let renewal = carried_out.ok().flatten();
     Ok(next_pass_of(&facts, &plan, due, renewal))
@@ -220,7 +225,12 @@ impl StatusWriter<'_> {
         if self.context.planted.overwrites_status {
             self.job.to_mut().metadata.resource_version = None;
         }
-        self.job = Cow::Owned(write_status(&self.context.client, &*self.job, &status).await?);
+        let written = write_status(&self.context.client, &*self.job, &status).await?;
+        // One that changed nothing has the version that it had.
+        if version(&written) != version(&*self.job) {
+            self.context.outdated.note(&uid(&*self.job), &version(&*self.job));
+        }
+        self.job = Cow::Owned(written);
         self.context.metrics.count_status_write(STREAM_JOB);
         Ok(())
     }
@@ -264,7 +274,7 @@ async fn decide(job: &StreamJob, context: &Context) -> Result<(Facts, Plan), Rec
     if !first.acts() && first.memory.decides_like(&facts.memory) {
         return Ok((facts, first));
     }
-    let facts = observe(context, job, Source::Live).await.map_err(ReconcileError::Observe)?;
+    let facts = observe(context, job, Source::Confirmed).await.map_err(ReconcileError::Observe)?;
     let plan = plan(&facts);
     Ok((facts, plan))
 }

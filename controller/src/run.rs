@@ -12,6 +12,7 @@ use crate::events::Events;
 use crate::http::{self, Served};
 use crate::leader::{Candidate, Leadership};
 use crate::metrics::{Metrics, STREAM_JOB};
+use crate::outdated::Outdated;
 use crate::planted::Planted;
 use crate::pulse::Pulse;
 use crate::queue::Queue;
@@ -176,7 +177,7 @@ impl Replica {
         let namespaces =
             if arguments.namespaces.is_empty() { "(all)".to_owned() } else { arguments.namespaces.join(",") };
         tracing::info!(listen = %arguments.listen, namespaces, "watching StreamJobs");
-        let events = Events::new(client.clone(), arguments.pod_name.clone(), Arc::clone(&metrics));
+        let events = Arc::new(Events::new(client.clone(), arguments.pod_name.clone(), Arc::clone(&metrics)));
         let runtime_image = arguments.runtime_image.clone();
         let backoff = Backoff::default();
         let all = savepoints.savepoints();
@@ -192,6 +193,7 @@ impl Replica {
             events,
             metrics,
             backoff,
+            outdated: Outdated::default(),
             planted,
         };
         Self { context: Arc::new(context), jobs, queue, savepoints, _watches: watches }

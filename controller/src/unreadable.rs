@@ -31,7 +31,7 @@ pub(crate) async fn delete(job: &WatchedJob, context: &Context) -> Result<Action
         return Ok(Action::await_change());
     };
     if let Some(readable) = readable(&raw) {
-        let facts = observe(context, &readable, Source::Live).await.map_err(ReconcileError::Observe)?;
+        let facts = observe(context, &readable, Source::Confirmed).await.map_err(ReconcileError::Observe)?;
         let plan = plan(&facts);
         // A pod that ends the ledger would need its generation in status, which is not written.
         if plan.create.is_empty() {

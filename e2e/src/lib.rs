@@ -17,6 +17,7 @@
 
 pub mod client;
 pub mod counting;
+pub mod external_metrics;
 pub mod job;
 pub mod process;
 pub mod story;
@@ -300,7 +301,11 @@ pub fn create_raw(path: &str, body: &str) -> anyhow::Result<String> {
     run(Command::new("kubectl").args(["create", "--raw", path, "-f", "-"]), Some(body))
 }
 
-fn run(command: &mut Command, input: Option<&str>) -> anyhow::Result<String> {
+/// Runs a program with this on its standard input, and gives what it printed.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub fn run(command: &mut Command, input: Option<&str>) -> anyhow::Result<String> {
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     let mut child = command
         .stdin(stdin)

@@ -142,7 +142,8 @@ T
 }
 
 # Listens on the bridge only: nothing outside this machine can reach it. Data need not survive the machine, so no fsync.
-# A node that says nothing for 20 s (the default is 50) is not ready: tests wait for that.
+# A node that says nothing for 20 s (the default is 50) is not ready, and autoscalers look every 3 s (15): tests wait
+# for that.
 start_control_plane() {
   start etcd "$CACHE/kube" etcd --data-dir "$STATE/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
@@ -155,7 +156,8 @@ start_control_plane() {
   wait_for 120 kube-apiserver kube get --raw /readyz
   start kube-controller-manager "$CACHE/kube" kube-controller-manager --kubeconfig="$KUBECONFIG_FILE" --bind-address=127.0.0.1 \
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
-    --use-service-account-credentials=true --leader-elect=false --node-monitor-grace-period=20s
+    --use-service-account-credentials=true --leader-elect=false --node-monitor-grace-period=20s \
+    --horizontal-pod-autoscaler-sync-period=3s
   start kube-scheduler "$CACHE/kube" kube-scheduler --kubeconfig="$KUBECONFIG_FILE" --bind-address=127.0.0.1 --leader-elect=false
 }
 

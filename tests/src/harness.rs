@@ -7,6 +7,7 @@ pub mod http;
 pub mod job;
 pub mod kafka;
 pub mod ledger;
+pub mod measure;
 pub mod pageviews;
 pub mod process;
 pub mod s3;

@@ -1,4 +1,5 @@
-//! Frozen programs: from the cache, from the API server where the cache lags behind, or why there is none.
+//! Frozen programs: from the cache, from the API server where the cache lags behind, or why there is none. Pods that the cache
+//! does not show.
 
 use super::*;
 use crate::facts::PROGRAM_MISSING;
@@ -10,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
 use serde_json::json;
+use sluice_protocol::Generation;
 
 fn config_map(text: &str) -> ConfigMap {
     ConfigMap {
@@ -82,4 +84,26 @@ async fn a_job_goes_on_when_this_version_cannot_read_its_program() {
     let next = plan(&facts);
     assert_eq!((next.memory.stop.clone(), next.command.clone(), next.acts()), (None, None, false));
     assert_eq!(next.view.degraded.expect("is told").reason, "ProgramUnreadable");
+}
+
+/// A cache that lags behind is no reason to make a pod twice, and what it shows is not asked for again.
+#[test]
+fn pods_that_were_perhaps_made_and_are_not_shown_are_asked_for_by_name() {
+    let facts = running();
+    let pods = |roles: &[Role]| -> Vec<PodFacts> {
+        let pod = &facts.pods[0];
+        let generation = facts.memory.generation;
+        roles.iter().map(|role| PodFacts { role: *role, generation, ..pod.clone() }).collect()
+    };
+    let memory = Memory { next_task_manager: 5, ..facts.memory.clone() };
+    let names = |roles: &[Role], memory: &Memory| unseen("pv", memory, 2, &pods(roles)).join(" ");
+    let generation = memory.generation;
+    assert_eq!(names(&[], &memory), format!("pv-{generation}-jm pv-{generation}-tm-3 pv-{generation}-tm-4"));
+    assert_eq!(names(&[Role::JobManager, Role::TaskManager(3)], &memory), format!("pv-{generation}-tm-4"));
+    assert_eq!(names(&[Role::JobManager, Role::TaskManager(4)], &memory), "", "the older one is gone");
+    let none = Memory { next_task_manager: 0, ..memory.clone() };
+    assert_eq!(names(&[Role::JobManager], &none), "");
+    let earlier = PodFacts { generation: Generation(generation.0 - 1), ..pods(&[Role::JobManager])[0].clone() };
+    assert_eq!(unseen("pv", &none, 2, &[earlier]), [format!("pv-{generation}-jm")]);
+    assert!(unseen("pv", &Memory::default(), 2, &[]).is_empty(), "nothing was made yet");
 }

@@ -45,7 +45,7 @@ pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Resu
         let savepoint = build_savepoint(job, spec, due);
         create_owned(client, &namespace, job, &savepoint).await?;
         let message = format!("Savepoint {} was made", savepoint.name_any());
-        shared.context.events.tell(job, &[Occurrence::new(false, "SavepointDue", message)]).await;
+        shared.context.events.tell_beside(job.object_ref(&()), vec![Occurrence::new(false, "SavepointDue", message)]);
     }
     for object in &plan.delete {
         delete_exactly::<Savepoint>(client, &namespace, object).await?;

@@ -11,12 +11,13 @@ pub use crate::v1::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerDescription, JobReference, StatusUpdate, WatchRequest,
 };
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -172,6 +173,17 @@ impl From<JobReference> for JobId {
 /// When it cannot be written as JSON.
 pub fn status_update(status: &JobStatus) -> Result<StatusUpdate, serde_json::Error> {
     Ok(StatusUpdate { status: serde_json::to_vec(status)? })
+}
+
+/// What a watch holds, now and after every change, until its sender is gone.
+pub fn changes<T: Clone + Send + Sync + 'static>(watch: watch::Receiver<T>) -> impl Stream<Item = T> + Send {
+    futures::stream::unfold((watch, true), |(mut watch, first)| async move {
+        if !first {
+            watch.changed().await.ok()?;
+        }
+        let value = watch.borrow_and_update().clone();
+        Some((value, (watch, false)))
+    })
 }
 
 fn read_status(address: &str, update: &StatusUpdate) -> Result<JobStatus, ControlError> {

@@ -63,7 +63,11 @@ impl Authority {
 }
 
 impl Certificate {
-    pub(crate) fn acceptor(&self) -> io::Result<TlsAcceptor> {
+    /// Takes connections with it; clients show no certificate.
+    ///
+    /// # Errors
+    /// When key and certificate do not fit.
+    pub fn acceptor(&self) -> io::Result<TlsAcceptor> {
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(failed)?

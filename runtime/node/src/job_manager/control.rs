@@ -2,18 +2,17 @@
 
 use super::driver::DriverHandle;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::control::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerControl, JobManagerDescription, JobReference,
-    StatusUpdate, WatchRequest, status_update,
+    StatusUpdate, WatchRequest, changes, status_update,
 };
 use sluice_rpc::tls::Role;
 use sluice_rpc::tls::stream::{Refusals, require};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// Request ids that are remembered.
@@ -97,15 +96,4 @@ impl JobManagerControl for Control {
         }
         Ok(Response::new(CommandReply { newly_accepted }))
     }
-}
-
-/// What a watch holds, now and after every change, until its sender is gone.
-fn changes<T: Clone + Send + Sync + 'static>(watch: watch::Receiver<T>) -> impl Stream<Item = T> + Send {
-    futures::stream::unfold((watch, true), |(mut watch, first)| async move {
-        if !first {
-            watch.changed().await.ok()?;
-        }
-        let value = watch.borrow_and_update().clone();
-        Some((value, (watch, false)))
-    })
 }

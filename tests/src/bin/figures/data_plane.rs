@@ -1,7 +1,6 @@
 //! What mTLS costs between two TaskManagers: the same rows over the same connection, with and without, by CPU time of both
 //! sides.
 
-use crate::measure::{median, own_cpu};
 use anyhow::Result;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -12,6 +11,7 @@ use sluice_node::edge::now;
 use sluice_protocol::{Attempt, Generation, Run, SubtaskIndex, TaskManagerId, TimeSpan};
 use sluice_rpc::tls::authority::Authority;
 use sluice_rpc::tls::{Role, Tls};
+use sluice_tests::harness::measure::{median, own_cpu};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 //! The ratios are taken over runs of more than ten seconds on an idle machine, with aligned, unaligned and without
 //! checkpoints in turn, the order rotated from round to round: what drifts (heat, a neighbour) weighs on all alike.
 
-use crate::measure::{Usage, median, run_local};
 use anyhow::Result;
+use sluice_tests::harness::measure::{Usage, median, run_local};
 
 const ROWS: u64 = 240_000_000;
 /// Odd, so that the median is a run.

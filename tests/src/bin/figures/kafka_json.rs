@@ -1,8 +1,8 @@
 //! Page views as JSON from a real broker, counted per application.
 
-use crate::measure::{median, run_local};
 use anyhow::Result;
 use sluice_tests::harness::kafka::create_topics;
+use sluice_tests::harness::measure::{median, run_local};
 use sluice_tests::harness::pageviews::Load;
 use sluice_tests::harness::unique;
 use std::time::Duration;

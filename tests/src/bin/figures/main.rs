@@ -7,11 +7,9 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::expect_used, reason = "a program that prints figures")]
 
 mod backpressure;
-mod cluster;
 mod data_plane;
 mod groupby;
 mod kafka_json;
-mod measure;
 mod recovery;
 mod start;
 mod state;
@@ -40,7 +38,6 @@ const FIGURES: &[Figure] = &[
     (&["data_plane_tls_ratio"], data_plane::print),
     (&["local_start_seconds"], start::print),
     (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),
-    (&["controller_rss_mb"], cluster::print),
     (&["checkpoint_pause_p99_ms", "incremental_bytes_ratio", "incremental_time_ratio"], state::print_checkpoints),
     (&["restore_mb_per_core"], state::print_restore),
     (&["disk_state_rss_mb"], state::print_disk),
@@ -54,7 +51,7 @@ fn main() -> ExitCode {
         eprintln!("no figure '{unknown}' here; there are: {}", names().join(", "));
         code = ExitCode::FAILURE;
     }
-    println!("# {}", measure::machine());
+    println!("# {}", sluice_tests::harness::measure::machine());
     for (names, print) in FIGURES {
         if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
             && let Err(error) = print()

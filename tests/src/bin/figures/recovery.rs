@@ -1,10 +1,10 @@
 //! Plain processes: from SIGKILL of a TaskManager to output again with a spare one registered, and the memory of an
 //! idle TaskManager.
 
-use crate::measure::{median, pause, scratch};
 use anyhow::Result;
 use sluice_protocol::status::JobState;
 use sluice_tests::harness::job::Job;
+use sluice_tests::harness::measure::{median, pause, scratch};
 use std::time::{Duration, Instant};
 
 fn manifest(directory: &str) -> String {

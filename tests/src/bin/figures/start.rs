@@ -1,7 +1,7 @@
 //! From the start of `sluice run` to its first output row.
 
-use crate::measure::{median, scratch};
 use anyhow::Result;
+use sluice_tests::harness::measure::{median, scratch};
 use sluice_tests::harness::sluice_binary;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

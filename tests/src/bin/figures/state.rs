@@ -5,7 +5,6 @@
 //! The operator is driven directly, on one thread; snapshots are written on another while rows go on, as in a job.
 //! What needs a process of its own runs this program again, told by [`CHILD`] what to be.
 
-use crate::measure::{median, scratch};
 use anyhow::{Context as _, Result, bail};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -21,6 +20,7 @@ use sluice_protocol::state::{KeyedStateHandle, StateData};
 use sluice_protocol::{CheckpointId, KeyGroupRange, SubtaskIndex};
 use sluice_storage::{ObjectStore, S3Credentials, S3Settings, S3Store};
 use sluice_test_s3::{Options, TestS3};
+use sluice_tests::harness::measure::{median, scratch};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

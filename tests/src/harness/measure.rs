@@ -1,13 +1,13 @@
-//! What all figures share: the machine's description, one measured run of `sluice run`, the median.
+//! What figures share: the machine's description, one measured run of `sluice run`, the median.
 
+use super::{sluice_binary, unique};
 use anyhow::{Context as _, Result, bail};
-use sluice_tests::harness::{sluice_binary, unique};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Processor, cores, memory and kernel in one line.
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let field = |name: &str| {
@@ -26,13 +26,15 @@ pub(crate) fn machine() -> String {
 
 /// CPU seconds and wall time of one run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Usage {
-    pub(crate) cpu: f64,
-    pub(crate) wall: f64,
+pub struct Usage {
+    /// User and system time, in seconds.
+    pub cpu: f64,
+    /// Elapsed, in seconds.
+    pub wall: f64,
 }
 
 /// Runs `sluice run` on a manifest to its end.
-pub(crate) fn run_local(manifest: &str) -> Result<Usage> {
+pub fn run_local(manifest: &str) -> Result<Usage> {
     let directory = scratch()?;
     let path = directory.join("job.yaml");
     std::fs::write(&path, manifest)?;
@@ -55,7 +57,7 @@ pub(crate) fn run_local(manifest: &str) -> Result<Usage> {
 }
 
 /// A directory of our own.
-pub(crate) fn scratch() -> Result<PathBuf> {
+pub fn scratch() -> Result<PathBuf> {
     let directory = std::env::temp_dir().join(unique("sluice-figures"));
     std::fs::create_dir_all(&directory)?;
     Ok(directory)
@@ -67,7 +69,7 @@ fn children_cpu() -> f64 {
 }
 
 /// User and system seconds of this process.
-pub(crate) fn own_cpu() -> f64 {
+pub fn own_cpu() -> f64 {
     cpu_of(nix::sys::resource::UsageWho::RUSAGE_SELF)
 }
 
@@ -78,12 +80,12 @@ fn cpu_of(who: nix::sys::resource::UsageWho) -> f64 {
 }
 
 /// The median.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Sleeps a little between two looks.
-pub(crate) fn pause() {
+pub fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }

@@ -1,0 +1,52 @@
+//! `cargo figures [NAME…]` on a cluster: a line for each figure, `name value unit`. Not timed tests: nothing here passes
+//! or fails.
+//!
+//! The controller under measurement is a process beside the cluster, of the build that the images carry.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints figures")]
+#![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures")]
+
+mod latency;
+mod memory;
+mod setting;
+mod thousand;
+
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Figures' names, and what prints them.
+type Figure = (&'static [&'static str], fn() -> Result<()>);
+
+const FIGURES: &[Figure] = &[
+    (&["controller_rss_mb"], memory::print),
+    (
+        &["failure_to_status_seconds", "taskmanager_kill_to_output_seconds", "jobmanager_kill_to_running_seconds"],
+        latency::print,
+    ),
+    (
+        &[
+            "controller_1000_rss_mb",
+            "controller_1000_idle_cores",
+            "spec_to_pods_p99_seconds",
+            "status_writes_per_change",
+            "list_calls_after_start",
+        ],
+        thousand::print,
+    ),
+];
+
+/// Fails when a wanted figure could not be measured.
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let mut code = ExitCode::SUCCESS;
+    println!("# {}", sluice_tests::harness::measure::machine());
+    for (names, print) in FIGURES {
+        if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
+            && let Err(error) = print()
+        {
+            eprintln!("{}: {error:#}", names.join(", "));
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}

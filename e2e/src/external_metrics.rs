@@ -1,0 +1,138 @@
+//! A small external-metrics server, as an autoscaler asks one: the test says what a metric is, the API server asks this
+//! process for it.
+//!
+//! It listens where pods reach this machine (the host of `SLUICE_TEST_S3_PODS`), with a certificate that nobody checks.
+//! One at a time on a cluster, since the API is one; what it registers goes with the guard.
+
+use crate::{apply, kubectl};
+use anyhow::{Context as _, Result};
+use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::serve::Listener;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use sluice_test_s3::Authority;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+const GROUP: &str = "external.metrics.k8s.io/v1beta1";
+const API: &str = "v1beta1.external.metrics.k8s.io";
+/// Its Service.
+const NAME: &str = "sluice-test-metrics";
+
+/// Serves one metric under every name until it is dropped.
+pub struct ExternalMetrics {
+    value: Arc<AtomicU64>,
+    server: JoinHandle<()>,
+    namespace: String,
+}
+
+impl ExternalMetrics {
+    /// Starts it and registers it with the API server, by a Service in `namespace`.
+    ///
+    /// # Errors
+    /// There is no such address on this machine, or the API server refuses.
+    pub async fn start(namespace: &str, s3_pods: &str) -> Result<Self> {
+        let host = s3_pods.split("://").last().and_then(|rest| rest.split([':', '/']).next()).context("a host")?;
+        let listener = TcpListener::bind((host, 0)).await.with_context(|| format!("listening on {host}"))?;
+        let address = listener.local_addr()?;
+        let acceptor = Authority::new()?.certificate_for(host)?.acceptor()?;
+        let value = Arc::new(AtomicU64::new(0));
+        let router = Router::new()
+            .route(&format!("/apis/{GROUP}"), get(|| async { Json(resources()) }))
+            .route(&format!("/apis/{GROUP}/namespaces/{{namespace}}/{{metric}}"), get(metric))
+            .with_state(Arc::clone(&value));
+        let server = tokio::spawn(async move {
+            let _ = axum::serve(Tls { listener, acceptor }, router).await;
+        });
+        let metrics = Self { value, server, namespace: namespace.to_owned() };
+        apply(namespace, &registration(namespace, address))?;
+        kubectl(&["wait", "--for=condition=Available", &format!("apiservice/{API}"), "--timeout=25s"])?;
+        Ok(metrics)
+    }
+
+    /// What the metric is from now on.
+    pub fn set(&self, value: u64) {
+        self.value.store(value, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ExternalMetrics {
+    fn drop(&mut self) {
+        self.server.abort();
+        let _ = kubectl(&["delete", "apiservice", API, "--ignore-not-found"]);
+        let _ = kubectl(&["-n", &self.namespace, "delete", "service", NAME, "--ignore-not-found"]);
+    }
+}
+
+fn resources() -> Value {
+    let resource = json!({"name": "*", "singularName": "", "namespaced": true, "kind": "ExternalMetricValueList",
+        "verbs": ["get"]});
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP, "resources": [resource]})
+}
+
+async fn metric(Path((_, metric)): Path<(String, String)>, State(value): State<Arc<AtomicU64>>) -> Json<Value> {
+    let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let item = json!({"metricName": metric, "metricLabels": {}, "timestamp": now,
+        "value": value.load(Ordering::Relaxed).to_string()});
+    Json(json!({"kind": "ExternalMetricValueList", "apiVersion": GROUP, "metadata": {}, "items": [item]}))
+}
+
+fn registration(namespace: &str, address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    format!(
+        r#"apiVersion: v1
+kind: Service
+metadata: {{name: {NAME}, namespace: {namespace}}}
+spec: {{ports: [{{name: https, port: 443, targetPort: {port}}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {NAME}, namespace: {namespace}, labels: {{kubernetes.io/service-name: {NAME}}}}}
+addressType: IPv4
+ports: [{{name: https, port: {port}}}]
+endpoints: [{{addresses: ["{ip}"], conditions: {{ready: true}}}}]
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {{name: {API}}}
+spec:
+  group: external.metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {{name: {NAME}, namespace: {namespace}, port: 443}}
+"#
+    )
+}
+
+/// A listener whose connections are TLS; one that fails its handshake is passed over.
+struct Tls {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, from) = Listener::accept(&mut self.listener).await;
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, from);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
