@@ -200,22 +200,38 @@ fn the_golden_unaligned_checkpoint_of_version_1_is_restored() {
     }
 }
 
-/// Batches in flight are read in part of a file, which tells itself whether it is whole.
+/// Batches in flight are read in part of a file, which tells itself whether it is whole, and of which version it is.
 #[test]
 fn a_file_of_batches_in_flight_with_another_byte_is_named_and_nothing_is_restored() {
-    let directory = Directory::new("golden-damaged");
+    let (code, last, name) = with_another_byte("damaged", |length| length / 4);
+    assert_eq!(code, Some(1), "{last}");
+    assert!(last.contains("StateUnreadable") && last.contains(&name) && last.contains("their checksum is"), "{last}");
+}
+
+/// A newer release will not be here after another try.
+#[test]
+fn a_file_of_batches_in_flight_of_a_newer_version_is_refused_by_name_and_not_tried_again() {
+    let (code, last, name) = with_another_byte("newer", |_| 9);
+    assert_eq!(code, Some(2), "a person must act: {last}");
+    assert!(last.contains("SnapshotUnreadable") && last.contains(&name), "{last}");
+    let what =
+        "format version 257; this release reads versions up to 1: restore the snapshot with the release that wrote it";
+    assert!(last.contains(what), "{last}");
+}
+
+/// Exit code and last line of a run from the unaligned checkpoint with one bit of its first file changed, and that file's name.
+fn with_another_byte(name: &str, at: impl Fn(usize) -> usize) -> (Option<i32>, String, String) {
+    let directory = Directory::new(&format!("golden-{name}"));
     let damaged = directory.path().join("damaged");
     assert!(Command::new("cp").arg("-r").args([golden("unaligned-v1"), damaged.clone()]).status().unwrap().success());
     let files = std::fs::read_dir(&damaged).unwrap().map(|entry| entry.unwrap().path());
     let file = files.filter(|path| path.to_str().unwrap().contains("in-flight-")).min().unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    let middle = bytes.len() / 4;
-    bytes[middle] ^= 1;
+    let at = at(bytes.len());
+    bytes[at] ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    let line = format!("run {} --rest-port 0 --start-timeout 1 -s damaged", golden("unaligned.yaml").display());
+    let timeout = if name == "newer" { 60 } else { 1 };
+    let line = format!("run {} --rest-port 0 --start-timeout {timeout} -s damaged", golden("unaligned.yaml").display());
     let ran = directory.run(&line);
-    let last = ran.err.lines().last().unwrap();
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    let name = file.file_name().unwrap().to_str().unwrap();
-    assert!(last.contains("StateUnreadable") && last.contains(name) && last.contains("their checksum is"), "{last}");
+    (ran.code, ran.err.lines().last().unwrap().to_owned(), file.file_name().unwrap().to_str().unwrap().to_owned())
 }

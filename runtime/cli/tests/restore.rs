@@ -182,6 +182,28 @@ fn a_state_file_with_another_byte_is_named_and_waited_for() {
     assert!(counts(&directory, "restored-0") == expected(), "other counts than those of all numbers");
 }
 
+/// The description of the snapshot itself: a byte of a position is not taken for another position.
+#[test]
+fn a_metadata_with_another_byte_is_named_and_waited_for() {
+    let (directory, checkpoint) = interrupted("metadata");
+    let file = checkpoint.join("_metadata");
+    let whole = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, whole.replacen("\"checkpoint\": ", "\"checkpoint\": 1", 1)).unwrap();
+    write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 2\n"));
+    let line = format!("run fast.yaml --rest-port 0 --checkpoint-dir restored-0 -s {}", checkpoint.display());
+    let ran = directory.run(&format!("{line} --start-timeout 2"));
+    let last = ran.err.lines().last().unwrap();
+    assert!(
+        last.starts_with("error: StateDamaged: ") && last.contains("/_metadata is damaged: its checksum"),
+        "{last}"
+    );
+    let mut child = directory.command(&line).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_line(&mut child, "/_metadata is damaged: its checksum is ");
+    std::fs::write(&file, &whole).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(counts(&directory, "restored-0") == expected(), "other counts than those of all numbers");
+}
+
 /// What stays out of reach ends the run: a person waits for it.
 #[test]
 fn a_run_whose_snapshot_stays_damaged_ends_and_names_the_file() {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers are little endian. Callers rely on: what [`InFlight::encode`] wrote, [`decode`] reads whatever program runs
-//! now, bytes that are not those that were stored are found by [`check`], and a schema that is not the edge's is refused
-//! by name. [`read`] needs no program.
+//! now, bytes that are not those that were stored are found by [`check`], which tells them from those of a newer version,
+//! and a schema that is not the edge's is refused by name. [`read`] needs no program.
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +27,20 @@ use sluice_protocol::state::{Checksum, InFlightHandle, StateData};
 use sluice_protocol::{Run, SubtaskId, SubtaskIndex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Stored batches that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// Other bytes than were stored: reading again may help.
+    #[error("{0}")]
+    Damaged(String),
+    /// Written by a newer release: reading again does not help.
+    #[error(
+        "they have format version {0}; this release reads versions up to {VERSION}: restore the snapshot with the release \
+         that wrote it or a newer one, or choose an older snapshot"
+    )]
+    NewerVersion(u32),
+}
 
 const MAGIC: &[u8; 8] = b"SLUICE-F";
 const VERSION: u32 = 1;
@@ -172,7 +186,7 @@ pub struct Share<'a> {
 /// # Errors
 /// When the bytes are damaged, or their schema is not the edge's.
 pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str) -> Result<VecDeque<Batch>, TaskError> {
-    let (schema, frames) = parts(bytes).map_err(|what| damaged(edge, &what))?;
+    let (schema, frames) = parts(bytes).map_err(|error| unreadable(edge, &error))?;
     check_schema(&schema, expected, edge)?;
     let mut batches = VecDeque::new();
     for batch in batches_of(frames, expected) {
@@ -186,7 +200,7 @@ pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str)
 /// # Errors
 /// When the bytes are damaged.
 pub fn read(bytes: &Bytes, edge: &str) -> Result<Vec<Batch>, TaskError> {
-    let (schema, frames) = parts(bytes).map_err(|what| damaged(edge, &what))?;
+    let (schema, frames) = parts(bytes).map_err(|error| unreadable(edge, &error))?;
     let schema = stored_schema(&schema).ok_or_else(|| damaged(edge, "their schema is garbled"))?;
     batches_of(frames, &Arc::new(schema)).map(|batch| batch.map_err(|what| damaged(edge, &what))).collect()
 }
@@ -195,8 +209,17 @@ pub fn read(bytes: &Bytes, edge: &str) -> Result<Vec<Batch>, TaskError> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn check(bytes: &Bytes) -> Result<(), String> {
+pub fn check(bytes: &Bytes) -> Result<(), Unreadable> {
     parts(bytes).map(|_| ())
+}
+
+fn unreadable(edge: &str, error: &Unreadable) -> TaskError {
+    match error {
+        Unreadable::Damaged(what) => damaged(edge, what),
+        Unreadable::NewerVersion(_) => {
+            TaskError::IncompatibleState(format!("stored batches of edge '{edge}' cannot be read: {error}"))
+        }
+    }
 }
 
 fn damaged(edge: &str, what: &str) -> TaskError {
@@ -207,21 +230,21 @@ fn damaged(edge: &str, what: &str) -> TaskError {
 }
 
 /// The schema and the frames, once the checksum was found right.
-fn parts(bytes: &Bytes) -> Result<(Bytes, Bytes), String> {
+fn parts(bytes: &Bytes) -> Result<(Bytes, Bytes), Unreadable> {
     let mut rest = bytes.clone();
     if rest.len() < HEADER + 4 || rest[..8] != MAGIC[..] {
-        return Err("they do not begin as they should".to_owned());
+        return Err(Unreadable::Damaged("they do not begin as they should".to_owned()));
     }
     rest.advance(8);
     let version = rest.get_u32_le();
-    if version != VERSION {
-        return Err(format!("they have format version {version}, this release reads {VERSION}"));
+    if version > VERSION {
+        return Err(Unreadable::NewerVersion(version));
     }
     let (expected, found) = (Checksum(rest.get_u64_le()), Checksum::of(&rest));
     if found != expected {
-        return Err(format!("their checksum is {found}, but {expected} was stored with them"));
+        return Err(Unreadable::Damaged(format!("their checksum is {found}, but {expected} was stored with them")));
     }
-    let schema = take(&mut rest)?;
+    let schema = take(&mut rest).map_err(Unreadable::Damaged)?;
     Ok((schema, rest))
 }
 

@@ -64,6 +64,7 @@ pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED};
 use execution::Execution;
 use journal::{EndKind, Journal};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
+pub use reporting::STATE_DAMAGED;
 pub use start::STARTS_EMPTY;
 use start::{Loading, Restored};
 use task_managers::TaskManagers;
@@ -329,15 +330,14 @@ impl JobMaster {
 
     /// The store did not answer: the same again after a pause, for as long as it takes (F2).
     fn store_later(&mut self, purpose: Purpose, operation: StoreOperation, failure: &StoreFailure) {
-        self.note_store_failure_again(failure);
-        let pause = backoff(self.store_failures, TimeSpan(200), TimeSpan::from_secs(10), &mut *self.random);
-        self.operations.wait(self.now.plus(pause), Running { purpose, operation, failures: 0 });
+        self.note_store_failure(failure);
+        self.wait_for_store(purpose, operation);
     }
 
-    fn note_store_failure_again(&mut self, failure: &StoreFailure) {
-        let failures = self.store_failures + 1;
-        self.note_store_failure(failure);
-        self.store_failures = failures;
+    fn wait_for_store(&mut self, purpose: Purpose, operation: StoreOperation) {
+        self.store_failures += 1;
+        let pause = backoff(self.store_failures, TimeSpan(200), TimeSpan::from_secs(10), &mut *self.random);
+        self.operations.wait(self.now.plus(pause), Running { purpose, operation, failures: 0 });
     }
 
     fn on_store_reply(&mut self, id: OperationId, reply: StoreReply) {

@@ -1,8 +1,9 @@
 //! `_metadata`, version 1: what a snapshot holds and who gets what of it at a restore (docs/protocol.md, K1, K2, F3).
 //!
 //! JSON, the version first. Paths in it are relative to its own directory, so a directory can be copied elsewhere
-//! and still be restored. Callers rely on: an unknown version is refused by name before anything else is read, and
-//! [`assign_state`] drops nothing silently.
+//! and still be restored. Its last field is a checksum of all that stands before it; the first builds wrote none.
+//! Callers rely on: an unknown version is refused by name before anything else is read, bytes that are not those that
+//! were stored are told from a file that never was one, and [`assign_state`] drops nothing silently.
 
 mod in_flight;
 
@@ -11,7 +12,8 @@ use crate::history::CheckpointDetails;
 use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
 use crate::key_group;
 use crate::state::{
-    InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData, SubtaskState,
+    Checksum, InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData,
+    SubtaskState,
 };
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,11 @@ use std::fmt::Display;
 
 /// The version that is written, and the newest that can be read.
 pub const VERSION: u32 = 1;
+
+/// What every one begins with.
+const HEAD: &[u8] = b"{\n  \"version\": ";
+/// What stands behind the part that the checksum covers, around its digits.
+const CHECKSUM: (&[u8], &[u8]) = (b",\n  \"xxh3\": \"", b"\"\n}");
 
 /// A snapshot's description.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +89,14 @@ pub enum MetadataError {
         /// Its version.
         found: u64,
     },
+    /// It was one, and holds other bytes now.
+    #[error("{place} is damaged: {detail}; put it back as it was stored, or choose another snapshot")]
+    Damaged {
+        /// Its path.
+        place: String,
+        /// What tells so.
+        detail: String,
+    },
     /// Not what it should be.
     #[error(
         "{place} is not a snapshot's _metadata: {detail}; it may be damaged or another program's file: choose another snapshot"
@@ -108,6 +123,7 @@ pub enum MetadataError {
 #[derive(Deserialize)]
 struct VersionOnly {
     version: u64,
+    xxh3: Option<serde_json::Value>,
 }
 
 impl Metadata {
@@ -116,7 +132,12 @@ impl Metadata {
     /// # Errors
     /// When a value cannot be written as JSON, which would be a fault of ours.
     pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec_pretty(self)
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.truncate(bytes.len().saturating_sub(b"\n}".len()));
+        let digits = Checksum::of(&bytes).to_string();
+        let (before, after) = CHECKSUM;
+        bytes.extend([before, digits.as_bytes(), after].concat());
+        Ok(bytes)
     }
 
     /// Reads it; `place` is named in errors.
@@ -124,16 +145,34 @@ impl Metadata {
     /// # Errors
     /// When it is of a newer version, damaged, or of a key-group function that is not known.
     pub fn from_bytes(bytes: &[u8], place: &str) -> Result<Self, MetadataError> {
-        let unreadable =
-            |error: serde_json::Error| MetadataError::Unreadable { place: place.to_owned(), detail: error.to_string() };
-        let VersionOnly { version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let place = || place.to_owned();
+        let damaged = |detail: String| MetadataError::Damaged { place: place(), detail };
+        let stored = stored_checksum(bytes);
+        if let Some((covered, expected)) = stored
+            && Checksum::of(covered) != expected
+        {
+            let found = Checksum::of(covered);
+            return Err(damaged(format!("its checksum is {found}, but {expected} was stored with it")));
+        }
+        let unreadable = |error: serde_json::Error| {
+            let (place, detail) = (place(), error.to_string());
+            if bytes.starts_with(HEAD) {
+                MetadataError::Damaged { place, detail }
+            } else {
+                MetadataError::Unreadable { place, detail }
+            }
+        };
+        let VersionOnly { version, xxh3 } = serde_json::from_slice(bytes).map_err(unreadable)?;
         if version > u64::from(VERSION) {
-            return Err(MetadataError::NewerVersion { place: place.to_owned(), found: version });
+            return Err(MetadataError::NewerVersion { place: place(), found: version });
+        }
+        if xxh3.is_some() && stored.is_none() {
+            return Err(damaged("its checksum is not where it was stored".to_owned()));
         }
         let metadata: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
         if metadata.key_group_function != key_group::NAME {
             let found = metadata.key_group_function;
-            return Err(MetadataError::UnknownKeyGroupFunction { place: place.to_owned(), found });
+            return Err(MetadataError::UnknownKeyGroupFunction { place: place(), found });
         }
         Ok(metadata)
     }
@@ -154,6 +193,15 @@ impl Metadata {
             StateData::Inline { .. } => None,
         })
     }
+}
+
+/// What the checksum at the end covers, and the checksum; nothing where none stands.
+fn stored_checksum(bytes: &[u8]) -> Option<(&[u8], Checksum)> {
+    let (before, after) = CHECKSUM;
+    let rest = bytes.trim_ascii_end().strip_suffix(after)?;
+    let (rest, digits) = rest.split_at_checked(rest.len().checked_sub(16)?)?;
+    let checksum = Checksum::try_from(String::from_utf8(digits.to_vec()).ok()?).ok()?;
+    Some((rest.strip_suffix(before)?, checksum))
 }
 
 /// The vertices of a graph as a snapshot describes them.

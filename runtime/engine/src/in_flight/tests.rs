@@ -64,8 +64,24 @@ fn another_schema_and_damage_are_refused_by_name() {
         let mut other = bytes.to_vec();
         other[at] ^= 1;
         let what = check(&other.into()).unwrap_err();
-        assert!(what.contains("checksum"), "another byte at {at}: {what}");
+        assert!(
+            matches!(&what, Unreadable::Damaged(text) if text.contains("checksum")),
+            "another byte at {at}: {what}"
+        );
     }
+}
+
+#[test]
+fn a_newer_version_is_told_from_damage() {
+    let mut newer = in_flight().encode().unwrap();
+    newer[8] = 2;
+    let newer = Bytes::from(newer);
+    assert_eq!(check(&newer), Err(Unreadable::NewerVersion(2)));
+    let error = super::read(&newer, "a -> b").unwrap_err();
+    assert!(
+        error.to_string().starts_with("stored batches of edge 'a -> b' cannot be read: they have format version 2")
+    );
+    assert!(error.to_string().ends_with("or choose an older snapshot") && !error.to_string().contains("damaged"));
 }
 
 #[test]

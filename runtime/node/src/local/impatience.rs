@@ -6,7 +6,7 @@
 
 use crate::job_manager::driver::DriverHandle;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Retry};
-use sluice_protocol::job_master::{Command, Event};
+use sluice_protocol::job_master::{Command, Event, STATE_DAMAGED};
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::store::StoreFailure;
 use std::time::Duration;
@@ -84,6 +84,9 @@ async fn out_of_reach(handle: &DriverHandle, deadline: Instant) -> Option<Failur
 
 /// What a job that waits for its next try waits for, when a try alone may help.
 fn waits_for(status: &JobStatus) -> Option<Failure> {
+    if let Some(damaged) = status.notices.iter().find(|notice| notice.reason == STATE_DAMAGED) {
+        return Some(Failure::external(STATE_DAMAGED, damaged.message.clone()));
+    }
     let last = status.failures.first().map(|record| &record.failure);
     last.filter(|failure| status.next_restart_at.is_some() && failure.retry == Retry::Backoff).cloned()
 }

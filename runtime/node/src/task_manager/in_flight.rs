@@ -3,12 +3,13 @@
 //! All channels of a subtask share a few objects, of which each handle names its part; few bytes travel inline, as
 //! other state does.
 
+use super::Equipment;
+use super::restore::{self, Unfit};
 use super::snapshot::{Place, Target, check_fits, upload_as};
-use super::{Equipment, restore};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::error::TaskError;
-use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
+use sluice_engine::in_flight::{self, InFlight, RestoredChannel, Unreadable};
 use sluice_protocol::SubtaskId;
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::paths;
@@ -110,10 +111,20 @@ async fn read(equipment: &Equipment, subtask: SubtaskId, handle: &InFlightHandle
         StateData::Inline { bytes } => part(bytes, handle)?,
         StateData::File { path, .. } => {
             let end = handle.offset.saturating_add(handle.length);
-            restore::fetch_range(equipment, path, handle.offset..end, in_flight::check).await?
+            restore::fetch_range(equipment, path, handle.offset..end, |bytes| check(bytes, handle)).await?
         }
     };
     in_flight::restore(handle, &bytes, &equipment.job.program, subtask).map_err(|error| error.to_failure())
+}
+
+fn check(bytes: &Bytes, handle: &InFlightHandle) -> Result<(), Unfit> {
+    in_flight::check(bytes).map_err(|error| match error {
+        Unreadable::Damaged(what) => Unfit::Damaged(what),
+        Unreadable::NewerVersion(_) => {
+            let (edge, offset) = (&handle.edge, handle.offset);
+            Unfit::Never(format!("it holds batches in flight on edge '{edge}' from byte {offset} on, and {error}"))
+        }
+    })
 }
 
 fn part(bytes: &[u8], handle: &InFlightHandle) -> Result<Bytes, Failure> {

@@ -1,7 +1,8 @@
 //! Fetches the state that a deployment's tasks restore, each file once.
 //!
 //! A file that cannot be read, or whose bytes are not those that were stored, is tried again a few times, then fails the
-//! restore by its name; that spends no restart (F2). Nothing is restored without it.
+//! restore by its name; that spends no restart (F2). One of a newer format version is refused by name. Nothing is restored
+//! without it.
 
 use super::{Equipment, in_flight};
 use crate::job_manager::store::jittered;
@@ -90,11 +91,19 @@ async fn spool(equipment: &Equipment, bytes: Bytes) -> Result<StateBytes, Failur
 async fn fetch_file(equipment: &Equipment, path: &str, (size, checksum): Expected) -> Result<Bytes, Failure> {
     let check = |bytes: &Bytes| match (checksum, Checksum::of(bytes)) {
         (Some(expected), found) if expected != found => {
-            Err(format!("its checksum is {found}, but the checkpoint says {expected}: it is damaged"))
+            Err(Unfit::Damaged(format!("its checksum is {found}, but the checkpoint says {expected}: it is damaged")))
         }
         _ => Ok(()),
     };
     fetch_checked(equipment, path, None, size, check).await
+}
+
+/// Why bytes that were fetched are not taken.
+pub(super) enum Unfit {
+    /// They are not those that were stored: fetching them again may help.
+    Damaged(String),
+    /// Nothing but another program or another snapshot helps.
+    Never(String),
 }
 
 /// A part of a file, whose bytes tell themselves whether they are as they were stored.
@@ -105,7 +114,7 @@ pub(super) async fn fetch_range(
     equipment: &Equipment,
     path: &str,
     range: Range<u64>,
-    check: impl Fn(&Bytes) -> Result<(), String>,
+    check: impl Fn(&Bytes) -> Result<(), Unfit>,
 ) -> Result<Bytes, Failure> {
     let size = range.end.saturating_sub(range.start);
     fetch_checked(equipment, path, Some(range), size, check).await
@@ -116,15 +125,22 @@ async fn fetch_checked(
     path: &str,
     range: Option<Range<u64>>,
     size: u64,
-    check: impl Fn(&Bytes) -> Result<(), String>,
+    check: impl Fn(&Bytes) -> Result<(), Unfit>,
 ) -> Result<Bytes, Failure> {
     let mut pause = FIRST_PAUSE;
     let mut last = String::new();
     for attempt in 1..=TRIES {
         let fetched = try_fetch(equipment, path, range.clone()).await;
-        last = match fetched.and_then(|bytes| check_size(&bytes, size).and_then(|()| check(&bytes)).map(|()| bytes)) {
+        let sized = fetched.and_then(|bytes| check_size(&bytes, size).map(|()| bytes)).map_err(Unfit::Damaged);
+        last = match sized.and_then(|bytes| check(&bytes).map(|()| bytes)) {
             Ok(bytes) => return Ok(bytes),
-            Err(message) => message,
+            Err(Unfit::Damaged(message)) => message,
+            Err(Unfit::Never(message)) => {
+                return Err(Failure::user(
+                    "SnapshotUnreadable",
+                    format!("state file {path} cannot be read: {message}"),
+                ));
+            }
         };
         warn!("state file {path}, try {attempt} of {TRIES}: {last}");
         if attempt < TRIES {

@@ -13,8 +13,12 @@ use crate::store::{StoreFailure, StoreFailureKind};
 /// Failures kept in status.
 const FAILURES_LIMIT: usize = 16;
 
+/// The notice that what is to be restored holds other bytes than were stored; it is read again and again.
+pub const STATE_DAMAGED: &str = "StateDamaged";
+
 /// Notices about the store: at most one stands at a time.
-const STORE_NOTICES: [&str; 4] = ["StoreUnreachable", "StoreAccessDenied", "StoreMissing", "StoreUnsuitable"];
+const STORE_NOTICES: [&str; 5] =
+    ["StoreUnreachable", "StoreAccessDenied", "StoreMissing", "StoreUnsuitable", STATE_DAMAGED];
 
 impl JobMaster {
     pub(super) fn set_notice(&mut self, reason: &str, message: String) {
@@ -22,18 +26,30 @@ impl JobMaster {
     }
 
     pub(super) fn note_store_failure(&mut self, failure: &StoreFailure) {
-        self.clear_store_notice();
         let reason = match failure.kind {
             StoreFailureKind::Unreachable => STORE_NOTICES[0],
             StoreFailureKind::Denied => STORE_NOTICES[1],
             StoreFailureKind::MissingBucket => STORE_NOTICES[2],
             StoreFailureKind::Unsuitable => STORE_NOTICES[3],
         };
-        self.set_notice(reason, failure.message.clone());
+        self.set_store_notice(reason, failure.message.clone());
+    }
+
+    pub(super) fn note_damaged(&mut self, message: String) {
+        self.set_store_notice(STATE_DAMAGED, message);
+    }
+
+    fn set_store_notice(&mut self, reason: &str, message: String) {
+        self.remove_store_notices();
+        self.set_notice(reason, message);
     }
 
     pub(super) fn clear_store_notice(&mut self) {
         self.store_failures = 0;
+        self.remove_store_notices();
+    }
+
+    fn remove_store_notices(&mut self) {
         self.status.notices.retain(|notice| !STORE_NOTICES.contains(&notice.reason.as_str()));
     }
 

@@ -13,7 +13,7 @@ use crate::ledger::decide::{StartDecision, Starter, decide_start};
 use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference};
 use crate::ledger::read::{LedgerReader, ReadStep, entries_after, last_entry};
 use crate::ledger::{Ends, LedgerState, RestorePoint, StartCause};
-use crate::metadata::{Metadata, assign_state};
+use crate::metadata::{Metadata, MetadataError, assign_state};
 use crate::paths::{self, SnapshotLocation};
 use crate::state::SubtaskState;
 use crate::status::{CheckpointInfo, JobState};
@@ -209,8 +209,12 @@ impl JobMaster {
         let place = loading.location.metadata();
         match reply {
             StoreReply::Object(bytes) => {
+                let read = Metadata::from_bytes(&bytes, &paths::uri(self.config.storage_uri.as_deref(), &place));
+                if let Err(error @ MetadataError::Damaged { .. }) = &read {
+                    return self.load_again(place, error);
+                }
                 self.clear_store_notice();
-                match Metadata::from_bytes(&bytes, &paths::uri(self.config.storage_uri.as_deref(), &place)) {
+                match read {
                     Ok(metadata) => self.ask_owner(metadata),
                     Err(error) => self.refuse_snapshot("SnapshotUnreadable", &error.to_string()),
                 }
@@ -230,6 +234,12 @@ impl JobMaster {
                 self.store_later(Purpose::LoadMetadata, StoreOperation::Get { key: place }, &failure);
             }
         }
+    }
+
+    /// Other bytes than were stored: nothing is restored until they are right again, as with a file of state (F2).
+    fn load_again(&mut self, key: String, error: &MetadataError) {
+        self.note_damaged(error.to_string());
+        self.wait_for_store(Purpose::LoadMetadata, StoreOperation::Get { key });
     }
 
     /// A checkpoint where another job wrote it: only when that job has ended may it be restored (K7).

@@ -255,7 +255,39 @@ fn the_golden_metadata_of_version_1() {
     let metadata = Metadata::from_bytes(golden.as_bytes(), "golden").unwrap();
     assert_eq!((metadata.checkpoint, metadata.state_bytes()), (CheckpointId(50), 4 + 812_345));
     assert_eq!(metadata.operators[0].splits[0].state["position"], 1000);
-    assert_eq!(String::from_utf8(metadata.to_bytes().unwrap()).unwrap(), golden.trim_end());
+    let written = String::from_utf8(metadata.to_bytes().unwrap()).unwrap();
+    let content = golden.trim_end().strip_suffix("\n}").unwrap();
+    assert_eq!(written, format!("{content},\n  \"xxh3\": \"c9607b20820b0c88\"\n}}"));
+    assert_eq!(Metadata::from_bytes(written.as_bytes(), "golden"), Ok(metadata));
+}
+
+/// Also bytes that are still JSON with all its fields: a position with another digit would restore other rows.
+#[test]
+fn a_metadata_with_another_byte_or_cut_off_is_damaged_and_named() {
+    let bytes = snapshot(2).to_bytes().unwrap();
+    let damaged = |bytes: &[u8]| {
+        let error = Metadata::from_bytes(bytes, "s3://b/chk-1/_metadata").unwrap_err();
+        assert!(matches!(error, MetadataError::Damaged { .. }), "{error}");
+        assert!(error.to_string().starts_with("s3://b/chk-1/_metadata is damaged: "), "{error}");
+    };
+    let checksum = bytes.len() - CHECKSUM.0.len() - 16 - CHECKSUM.1.len();
+    for at in 0..bytes.len() {
+        let mut other = bytes.clone();
+        other[at] ^= 1;
+        match Metadata::from_bytes(&other, "x") {
+            // The checksum's name alone: what it covers is as it was.
+            Ok(read) => assert!(at > checksum && read == snapshot(2), "byte {at} is not missed"),
+            Err(_) if at < HEAD.len() => {}
+            Err(_) => damaged(&other),
+        }
+    }
+    for length in HEAD.len()..bytes.len() {
+        damaged(&bytes[..length]);
+    }
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    damaged(text.replace("\"xxh3\": ", "\"xxh3\":").as_bytes());
+    let with_a_line_end = [&bytes[..], b"\n"].concat();
+    assert!(Metadata::from_bytes(&with_a_line_end, "x").is_ok());
 }
 
 fn list(redistribution: Redistribution, items: u64) -> OperatorStateHandle {

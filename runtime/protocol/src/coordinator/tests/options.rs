@@ -1,7 +1,7 @@
 //! Every option and its combinations, one test per row of the table in `docs/checkpoints.md`, which names them.
 
 use super::*;
-use crate::options::CheckpointingMode;
+use crate::options::{CheckpointingMode, IN_JOB_MANAGER, Retention};
 
 fn with(options: serde_json::Value) -> CheckpointingSpec {
     let mut all = serde_json::json!({"interval": "1s", "timeout": "10s"});
@@ -35,6 +35,29 @@ fn fail(coordinator: &mut CheckpointCoordinator, id: u64, now: u64) -> bool {
     let outputs = coordinator.fail(CheckpointId(id), declined(), Timestamp(now));
     coordinator.failure_recorded();
     outputs.iter().any(|output| matches!(output, Output::FailJob(_)))
+}
+
+#[test]
+fn row_defaults() {
+    let settings: CheckpointingSpec = serde_json::from_value(serde_json::json!({"interval": "1m"})).unwrap();
+    let expected = CheckpointingSpec {
+        interval: TimeSpan::from_secs(60),
+        mode: CheckpointingMode::ExactlyOnce,
+        timeout: TimeSpan::from_secs(600),
+        min_pause: TimeSpan(0),
+        max_concurrent: 1,
+        tolerable_failures: TolerableFailures::Count(0),
+        unaligned: false,
+        alignment_timeout: TimeSpan(0),
+        retention: Retention::RetainOnCancellation,
+        retained: 1,
+        storage: IN_JOB_MANAGER.to_owned(),
+        savepoint_storage: None,
+        storage_options: None,
+    };
+    assert_eq!(settings, expected);
+    assert_eq!((settings.alignment(), settings.savepoint_root()), (Alignment::Aligned, None));
+    assert_eq!((settings.effective_max_concurrent(), settings.warnings()), (1, vec![]));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::bench::{Bench, config};
 use super::{failure, kinds, restoring, stopped};
 use crate::failure::ExitKind;
 use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{JobMasterConfig, STARTS_EMPTY, StartFrom};
+use crate::job_master::{JobMasterConfig, STARTS_EMPTY, STATE_DAMAGED, StartFrom};
 use crate::ledger::EntryKind;
 use crate::status::JobState;
 
@@ -73,6 +73,31 @@ fn a_latest_checkpoint_that_cannot_be_read_is_named_and_no_older_one_is_taken() 
         assert!(exit.message.contains("s3://bucket/root/default/pv-1/1/chk-3"), "{}", exit.message);
         assert_eq!(second.ledger().len(), first.ledger().len(), "nothing was appended");
     }
+}
+
+/// As with a file of state (F2): it may be one bad read, and people can put it back. Nothing goes on without it.
+#[test]
+fn a_metadata_that_is_damaged_is_named_and_read_again_until_it_is_right() {
+    const KEY: &str = "default/pv-1/1/chk-2/_metadata";
+    let mut first = stopped();
+    let whole = first.store.get(KEY);
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    first.store.remove(KEY);
+    first.store.put(KEY, &damaged);
+    let mut second = first.clone_store_for(restoring("2", CHECKPOINT));
+    second.register(1);
+    second.pass(60_000);
+    assert_eq!((second.state(), second.exit.as_ref()), (JobState::Starting, None));
+    let notice = second.status().notices[0].clone();
+    assert_eq!((notice.reason.as_str(), second.status().notices.len()), (STATE_DAMAGED, 1));
+    assert!(notice.message.starts_with(&format!("{CHECKPOINT}/_metadata is damaged: its checksum is")), "{notice:?}");
+    assert!(second.ledger_of("2").is_empty(), "nothing was appended");
+    second.store.remove(KEY);
+    second.store.put(KEY, &whole);
+    second.pass(20_000);
+    assert_eq!((second.state(), second.status().notices.len()), (JobState::Running, 0));
+    assert_eq!(second.status().restored_from.as_ref().unwrap().path, CHECKPOINT);
 }
 
 /// FLINK-22483: with the store away, a recovery blocked the JobManager, and nothing else was answered.
