@@ -52,6 +52,11 @@ impl Tables {
         Ok(tables)
     }
 
+    /// In the order declared.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter()
+    }
+
     /// A table by its name.
     pub(crate) fn get(&self, name: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.name() == name)

@@ -47,6 +47,10 @@ pub(crate) fn message(error: &DataFusionError) -> String {
     while let Some(rest) = prefixes.iter().find_map(|prefix| message.strip_prefix(prefix)) {
         message = rest;
     }
+    // A function of ours says itself what it takes.
+    if let Some((_, own)) = message.split_once("user-defined coercion failed with: Error during planning: ") {
+        message = own.split(" No function matches").next().unwrap_or(own);
+    }
     message.lines().next().unwrap_or_default().trim_end_matches('.').to_owned()
 }
 

@@ -1,53 +1,65 @@
 //! The functions that queries may call.
 //!
 //! A scalar function of DataFusion's is offered only where it was compared with Flink's of that name and means the
-//! same; all are immutable, so constant folding never fixes a clock or a random number in the plan (F3).
+//! same; where Flink means something else, or DataFusion has none, the function is our own ([`own`]) or is rewritten
+//! ([`crate::rewrite`]). All are immutable, so constant folding never fixes a clock or a random number in the plan
+//! (F3), and a restart repeats what was computed before.
 
+mod json;
+mod own;
+mod pattern;
 mod sum;
+mod text;
+mod time;
 
 use crate::error::nearest;
+use crate::rewrite::replaced_names;
 use datafusion_expr::{AggregateUDF, ScalarUDF};
-use std::collections::BTreeMap;
+use own::Own;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use sum::Sum;
 
-/// Scalar functions by the names users call them. Left out on purpose, since Flink means something else by the name:
-/// CONCAT, GREATEST and LEAST (null handling), REGEXP_REPLACE (all matches), DATE_FORMAT and TO_TIMESTAMP (patterns).
+/// DataFusion's scalar functions by the names users call them.
 #[rustfmt::skip]
-const SCALAR: [&str; 40] = [
-    "abs", "acos", "ascii", "asin", "atan", "atan2", "btrim", "ceil", "char_length", "character_length", "coalesce",
-    "cos", "degrees", "exp", "floor", "ifnull", "initcap", "instr", "ln", "log10", "log2", "lower", "ltrim", "nullif",
-    "pi", "power", "radians", "repeat", "replace", "reverse", "round", "rtrim", "sin", "sqrt", "strpos", "substr",
-    "substring", "tan", "trim", "upper",
+const SCALAR: [&str; 44] = [
+    "abs", "acos", "ascii", "asin", "atan", "atan2", "btrim", "ceil", "char_length", "character_length", 
+    "concat_ws", "cos", "cot", "degrees", "exp", "floor", "initcap", "instr", "ln", "log10", "log2", "lower", "ltrim",
+    "nullif", "pi", "power", "radians", "repeat", "replace", "reverse", "round", "rtrim", "sin", "sqrt", "strpos",
+    "sinh", "cosh", "tanh", "tan", "translate", "trim", "upper", "log", "position",
 ];
 
-/// Functions of Flink that exist but not here, for a better message; with what to do instead where there is a way.
-const LATER: [(&str, &str); 24] = [
-    ("concat", ": write a || b"),
-    ("concat_ws", ""),
-    ("now", ""),
-    ("current_timestamp", ""),
-    ("current_date", ""),
-    ("current_time", ""),
-    ("localtime", ""),
-    ("localtimestamp", ""),
-    ("proctime", ""),
-    ("rand", ""),
-    ("random", ""),
-    ("rand_integer", ""),
-    ("uuid", ""),
-    ("date_format", ""),
-    ("to_timestamp", ""),
-    ("to_timestamp_ltz", ""),
-    ("to_date", ""),
-    ("unix_timestamp", ""),
-    ("from_unixtime", ""),
-    ("split_index", ""),
-    ("regexp_extract", ""),
-    ("regexp_replace", ""),
-    ("greatest", ""),
-    ("least", ""),
+/// What rewritten calls become; nobody calls these by name.
+#[rustfmt::skip]
+const INTERNAL: [(&str, &str); 8] = [
+    ("starts_with", "starts_with"), ("ends_with", "ends_with"), ("greatest", "greatest_value"),
+    ("least", "least_value"), ("", "floor_to"), ("", "ceil_to"), ("", "timestamp_diff"), ("", "timestamp_add"),
 ];
+
+/// Functions of Flink that exist but not here, for a better message; with why, or what to do instead.
+const LATER: [(&str, &str); 16] = [
+    ("now", CLOCK),
+    ("current_timestamp", CLOCK),
+    ("current_date", CLOCK),
+    ("current_time", CLOCK),
+    ("current_row_timestamp", CLOCK),
+    ("localtime", CLOCK),
+    ("localtimestamp", CLOCK),
+    ("proctime", CLOCK),
+    ("rand", RANDOM),
+    ("random", RANDOM),
+    ("rand_integer", RANDOM),
+    ("uuid", RANDOM),
+    ("sha1", ": use SHA256"),
+    ("json_query", ": use JSON_VALUE"),
+    ("json_array", ""),
+    ("json_object", ""),
+];
+
+/// The function behind CAST to STRING.
+const PRINTED: &str = "printed";
+const CLOCK: &str = ": a restart would compute another value";
+const RANDOM: &str = CLOCK;
 
 /// What a name in a call stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +74,8 @@ pub(crate) enum FunctionKind {
 #[derive(Debug)]
 pub(crate) struct Functions {
     scalar: BTreeMap<String, Arc<ScalarUDF>>,
+    /// Names of scalar functions that a query may call.
+    called: BTreeSet<String>,
     aggregates: BTreeMap<String, Arc<AggregateUDF>>,
 }
 
@@ -71,14 +85,25 @@ impl Functions {
         let mut scalar = BTreeMap::new();
         for function in datafusion_functions::all_default_functions() {
             let names = std::iter::once(function.name()).chain(function.aliases().iter().map(String::as_str));
-            for name in names.filter(|name| SCALAR.contains(name)) {
-                scalar.insert(name.to_owned(), Arc::clone(&function));
+            for name in names {
+                if SCALAR.contains(&name) {
+                    scalar.insert(name.to_owned(), Arc::clone(&function));
+                }
+                for (_, internal) in INTERNAL.iter().filter(|(theirs, _)| *theirs == name) {
+                    scalar.insert((*internal).to_owned(), Arc::clone(&function));
+                }
             }
         }
+        for definition in text::DEFINITIONS.iter().chain(time::DEFINITIONS).chain(json::DEFINITIONS) {
+            scalar.insert(definition.name.to_owned(), Own::udf(definition));
+        }
+        let called = scalar.keys().filter(|name| INTERNAL.iter().all(|(_, internal)| internal != name));
+        let called =
+            called.filter(|name| *name != PRINTED).cloned().chain(replaced_names().map(str::to_owned)).collect();
         let count = datafusion_functions_aggregate::count::count_udaf();
         let aggregates = [count, Arc::new(AggregateUDF::from(Sum::new()))];
         let aggregates = aggregates.into_iter().map(|function| (function.name().to_owned(), function)).collect();
-        Self { scalar, aggregates }
+        Self { scalar, called, aggregates }
     }
 
     /// A scalar function by its name in small letters.
@@ -89,6 +114,17 @@ impl Functions {
     /// An aggregate function by its name in small letters.
     pub(crate) fn aggregate(&self, name: &str) -> Option<Arc<AggregateUDF>> {
         self.aggregates.get(name).cloned()
+    }
+
+    /// What CAST to STRING does with booleans and times.
+    pub(crate) fn printed(&self) -> Option<Arc<ScalarUDF>> {
+        self.scalar(PRINTED)
+    }
+
+    /// Names of scalar functions that a query may call.
+    #[cfg(test)]
+    pub(crate) fn called(&self) -> impl Iterator<Item = &String> {
+        self.called.iter()
     }
 
     /// Names of all scalar functions.
@@ -110,7 +146,7 @@ impl Functions {
         if self.aggregates.contains_key(&small) {
             return Ok(FunctionKind::Aggregate);
         }
-        if self.scalar.contains_key(&small) {
+        if self.called.contains(&small) {
             return Ok(FunctionKind::Scalar);
         }
         if let Some((_, advice)) = LATER.iter().find(|(later, _)| *later == small) {
@@ -120,7 +156,7 @@ impl Functions {
         if is_known {
             return Err(FunctionRefusal::Unsupported(format!("{} is not supported yet", name.to_uppercase())));
         }
-        let near = nearest(&small, self.scalar.keys().chain(self.aggregates.keys()).map(|name| name.to_uppercase()));
+        let near = nearest(&small, self.called.iter().chain(self.aggregates.keys()).map(|name| name.to_uppercase()));
         Err(FunctionRefusal::Unknown(format!("function {} does not exist{near}", name.to_uppercase())))
     }
 }

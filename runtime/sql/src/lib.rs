@@ -5,9 +5,10 @@
 //!
 //! The flow, by [`plan`]:
 //! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser.
-//! 2. `catalog`: the declared tables; `functions`: what may be called.
+//! 2. `catalog`: the declared tables; `settings`: what SET says; `functions`: what may be called. `expand` puts views,
+//!    WITH and computed columns in the place of their names, `declarations` checks them.
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
-//! 4. `relational`: a query → a typed logical plan, pruned; `diagnose` turns DataFusion's complaints into ours.
+//! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan, pruned; `diagnose` turns DataFusion's complaints into ours.
 //! 5. `uid`: ids of operators, from the statement as written (design §9).
 //! 6. `translate`: the plan → chains of operators, with `calc` fusing filters and projections; `operators` makes the
 //!    engine's operators; `graph` puts the vertices together.
@@ -17,14 +18,18 @@
 
 mod calc;
 mod catalog;
+mod declarations;
 mod diagnose;
 mod error;
+mod expand;
 mod explain;
 mod functions;
 mod graph;
 mod operators;
 mod parse;
 mod relational;
+mod rewrite;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod translate;
@@ -37,9 +42,10 @@ pub use explain::explain;
 
 use crate::catalog::Tables;
 use crate::error::SourceText;
+use crate::expand::Expander;
 use crate::functions::Functions;
 use crate::graph::GraphBuilder;
-use crate::parse::Insert;
+use crate::parse::{Insert, Script};
 use crate::relational::Relational;
 use crate::translate::Translator;
 use crate::uid::Uids;
@@ -63,20 +69,44 @@ pub struct PlanOptions {
 /// With the first mistake in the text and its place.
 pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
     let text = SourceText(sql);
-    let script = parse::parse(text)?;
-    let tables = Tables::new(text, script.tables)?;
-    if script.inserts.is_empty() {
+    let Script { tables, views, mut inserts, settings: _ } = parse::parse(text)?;
+    let tables = Tables::new(text, tables)?;
+    if inserts.is_empty() {
         let message = "the program has no INSERT INTO statement, so there is nothing to run";
         return Err(text.error(SqlErrorKind::Invalid, Location::empty(), message));
     }
     let functions = Functions::new();
     let relational = Relational::new(&tables, &functions);
+    let validator = Validator { text, tables: &tables, functions: &functions };
+    let mut expander = Expander::new(text, &tables, views)?;
+    declarations::check(validator, &relational)?;
+    let options = effective(text, options, &inserts)?;
     let mut graph = GraphBuilder::default();
-    for insert in &script.inserts {
-        let validator = Validator { text, tables: &tables, functions: &functions };
-        plan_insert(validator, &relational, options, catalog, insert, &mut graph)?;
+    for insert in &mut inserts {
+        if expander.is_view(&tables, &insert.table.value) {
+            let message = format!("'{}' is a view: only a table can be written", insert.table.value);
+            return Err(text.error(SqlErrorKind::Invalid, insert.table.span.start, message));
+        }
+        expander.query(&mut insert.query)?;
+        plan_insert(validator, &relational, &options, catalog, insert, &mut graph)?;
     }
     Ok(graph.finish(options.max_parallelism))
+}
+
+/// The options with what SET said: fewer subtasks than the job has room for, never more.
+fn effective(text: SourceText<'_>, options: &PlanOptions, inserts: &[Insert]) -> Result<PlanOptions, SqlError> {
+    match inserts.first().and_then(|insert| insert.settings.parallelism) {
+        Some((parallelism, at)) if parallelism > options.parallelism => {
+            let message = format!(
+                "'parallelism.default' is {parallelism}, more than the {} of the StreamJob's spec, which decides how \
+                 many TaskManagers run: raise it there",
+                options.parallelism
+            );
+            Err(text.error(SqlErrorKind::Invalid, at, message))
+        }
+        Some((parallelism, _)) => Ok(PlanOptions { parallelism, ..*options }),
+        None => Ok(*options),
+    }
 }
 
 fn plan_insert(

@@ -4,10 +4,12 @@
 //! sqlparser as it is, so all places point into the user's text. Knows no catalog: names are resolved later.
 
 mod create_table;
+mod create_view;
 
 use crate::error::{SourceText, SqlError, SqlErrorKind};
+use crate::settings::Settings;
 use arrow::datatypes::DataType;
-use datafusion_sql::sqlparser::ast::{Ident, Query};
+use datafusion_sql::sqlparser::ast::{Expr, Ident, Query};
 use datafusion_sql::sqlparser::dialect::GenericDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
@@ -21,7 +23,11 @@ pub(crate) struct Script {
     /// In the order written.
     pub(crate) tables: Vec<CreateTable>,
     /// In the order written.
+    pub(crate) views: Vec<CreateView>,
+    /// In the order written.
     pub(crate) inserts: Vec<Insert>,
+    /// What SET said so far.
+    pub(crate) settings: Settings,
 }
 
 /// CREATE TABLE.
@@ -31,8 +37,12 @@ pub(crate) struct CreateTable {
     pub(crate) name: Ident,
     /// `IF NOT EXISTS`.
     pub(crate) if_not_exists: bool,
-    /// Its columns, at least one.
+    /// Its physical columns, at least one.
     pub(crate) columns: Vec<ColumnDefinition>,
+    /// Its computed columns in the order written.
+    pub(crate) computed: Vec<ComputedColumn>,
+    /// `WATERMARK FOR`.
+    pub(crate) watermark: Option<Watermark>,
     /// Positions of the PRIMARY KEY columns.
     pub(crate) primary_key: Vec<usize>,
     /// The options of WITH.
@@ -48,6 +58,39 @@ pub(crate) struct ColumnDefinition {
     pub(crate) data_type: DataType,
     /// Without NOT NULL and not part of the primary key.
     pub(crate) nullable: bool,
+}
+
+/// `name AS expression` in CREATE TABLE.
+#[derive(Debug)]
+pub(crate) struct ComputedColumn {
+    /// Its name.
+    pub(crate) name: Ident,
+    /// Over the physical columns.
+    pub(crate) expression: Expr,
+    /// How many physical columns stand before it.
+    pub(crate) after: usize,
+}
+
+/// `WATERMARK FOR column AS expression`.
+#[derive(Debug)]
+pub(crate) struct Watermark {
+    /// The column with the time of a row.
+    pub(crate) column: Ident,
+    /// The watermark of a row.
+    pub(crate) expression: Expr,
+}
+
+/// CREATE VIEW.
+#[derive(Debug)]
+pub(crate) struct CreateView {
+    /// Its name.
+    pub(crate) name: Ident,
+    /// `IF NOT EXISTS`.
+    pub(crate) if_not_exists: bool,
+    /// Names of its columns when they are listed.
+    pub(crate) columns: Vec<Ident>,
+    /// What it stands for.
+    pub(crate) query: Box<Query>,
 }
 
 /// An option of WITH.
@@ -72,6 +115,8 @@ pub(crate) struct Insert {
     pub(crate) query: Box<Query>,
     /// Where the query begins.
     pub(crate) query_at: Location,
+    /// What SET said before it.
+    pub(crate) settings: Settings,
 }
 
 /// Reads all statements.
@@ -102,43 +147,56 @@ impl Reader<'_> {
     fn statement(&mut self, script: &mut Script) -> Result<(), SqlError> {
         let at = self.here();
         match self.peek_word().as_deref() {
-            Some("CREATE") => script.tables.push(self.create()?),
-            Some("INSERT") => script.inserts.push(self.insert()?),
-            Some("EXECUTE" | "BEGIN") => self.statement_set(script)?,
-            Some("SET" | "RESET") => {
-                let advice = "SET is not supported: what it would set is in the StreamJob's spec";
-                return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
+            Some("CREATE") => self.create(script)?,
+            Some("INSERT") => {
+                let insert = self.insert(script.settings.clone())?;
+                script.inserts.push(insert);
             }
+            Some("EXECUTE" | "BEGIN") => self.statement_set(script)?,
+            Some("SET") => self.set(script)?,
             Some("SELECT" | "WITH" | "VALUES") => {
                 let advice = "a query needs a sink: write INSERT INTO table SELECT …";
                 return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
             }
             Some(
-                word @ ("DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "EXPLAIN" | "LOAD" | "UNLOAD" | "ADD"
-                | "REMOVE" | "UPDATE" | "DELETE" | "ANALYZE" | "TRUNCATE" | "CALL" | "COMPILE" | "REPLACE"),
+                word @ ("RESET" | "DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "EXPLAIN" | "LOAD"
+                | "UNLOAD" | "ADD" | "REMOVE" | "UPDATE" | "DELETE" | "ANALYZE" | "TRUNCATE" | "CALL"
+                | "COMPILE" | "REPLACE"),
             ) => return Err(self.text.unsupported(word, at)),
-            _ => return Err(self.unexpected("a statement: CREATE TABLE, INSERT INTO or EXECUTE STATEMENT SET")),
+            _ => {
+                return Err(self
+                    .unexpected("a statement: CREATE TABLE, CREATE VIEW, INSERT INTO, SET or EXECUTE STATEMENT SET"));
+            }
         }
         Ok(())
     }
 
-    fn create(&mut self) -> Result<CreateTable, SqlError> {
+    fn create(&mut self, script: &mut Script) -> Result<(), SqlError> {
         self.expect_word("CREATE")?;
         let _temporary = self.take_word("TEMPORARY");
         let at = self.here();
         match self.peek_word().as_deref() {
-            Some("TABLE") => self.create_table(),
-            Some(
-                word @ ("VIEW" | "FUNCTION" | "CATALOG" | "DATABASE" | "MODEL" | "SYSTEM" | "MATERIALIZED" | "OR"),
-            ) => {
+            Some("TABLE") => script.tables.push(self.create_table()?),
+            Some("VIEW") => script.views.push(self.create_view()?),
+            Some(word @ ("FUNCTION" | "CATALOG" | "DATABASE" | "MODEL" | "SYSTEM" | "MATERIALIZED" | "OR")) => {
                 let word = if word == "OR" { "OR REPLACE" } else { word };
-                Err(self.text.unsupported(&format!("CREATE {word}"), at))
+                return Err(self.text.unsupported(&format!("CREATE {word}"), at));
             }
-            _ => Err(self.unexpected("TABLE")),
+            _ => return Err(self.unexpected("TABLE or VIEW")),
         }
+        Ok(())
     }
 
-    fn insert(&mut self) -> Result<Insert, SqlError> {
+    /// `SET 'key' = 'value'`.
+    fn set(&mut self, script: &mut Script) -> Result<(), SqlError> {
+        self.expect_word("SET")?;
+        let (key, key_at) = self.string("a key in single quotes")?;
+        self.expect_token(&Token::Eq)?;
+        let (value, value_at) = self.string("the value in single quotes")?;
+        script.settings.set(self.text, (&key, key_at), (&value, value_at), !script.inserts.is_empty())
+    }
+
+    fn insert(&mut self, settings: Settings) -> Result<Insert, SqlError> {
         self.expect_word("INSERT")?;
         let at = self.here();
         if self.take_word("OVERWRITE") {
@@ -153,9 +211,13 @@ impl Reader<'_> {
         }
         let columns = if self.at_column_list() { self.name_list()? } else { Vec::new() };
         let query_at = self.here();
+        let query = self.query()?;
+        Ok(Insert { table, columns, query, query_at, settings })
+    }
+
+    fn query(&mut self) -> Result<Box<Query>, SqlError> {
         self.refuse_window_functions()?;
-        let query = self.parser.parse_query().map_err(|error| self.text.syntax(&error))?;
-        Ok(Insert { table, columns, query, query_at })
+        self.parser.parse_query().map_err(|error| self.text.syntax(&error))
     }
 
     /// Refuses `TABLE(TUMBLE(…` by name: its arguments are no SQL that the parser of queries knows.
@@ -206,7 +268,8 @@ impl Reader<'_> {
             if self.peek_word().as_deref() != Some("INSERT") {
                 return Err(self.unexpected("INSERT INTO or END of the statement set"));
             }
-            script.inserts.push(self.insert()?);
+            let insert = self.insert(script.settings.clone())?;
+            script.inserts.push(insert);
             inserts += 1;
             self.end_of_statement()?;
         }

@@ -6,6 +6,7 @@
 
 use crate::catalog::Tables;
 use crate::functions::Functions;
+use crate::rewrite::rewrite;
 use crate::types;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::config::ConfigOptions;
@@ -53,9 +54,33 @@ impl<'a> Relational<'a> {
         let planner = SqlToRel::new_with_options(self, parser_options());
         let mut query = query.clone();
         name_repeated_items(&mut query);
+        rewrite(&mut query);
         let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query)))?;
         let plan = plan.transform_up(type_literals)?.data.transform_up(order_calls)?.data;
-        Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})
+        let plan = Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})?;
+        Ok(plan.transform_up(|plan| self.print_casts(plan))?.data)
+    }
+
+    /// Makes CAST to STRING write booleans and times as Flink does.
+    fn print_casts(&self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        let Some(printed) = self.functions.printed() else { return Ok(Transformed::no(plan)) };
+        let names = NamePreserver::new(&plan);
+        let mut schema = DFSchema::empty();
+        plan.inputs().iter().for_each(|input| schema.merge(input.schema()));
+        plan.map_expressions(|expression| {
+            let name = names.save(&expression);
+            let made = expression.transform_up(|node| {
+                let is_printed = |cast: &Cast| {
+                    let from = cast.expr.get_type(&schema);
+                    *cast.field.data_type() == DataType::Utf8 && from.is_ok_and(|from| is_printed(&from))
+                };
+                Ok(match node {
+                    Expr::Cast(cast) if is_printed(&cast) => Transformed::yes(printed.call(vec![*cast.expr])),
+                    other => Transformed::no(other),
+                })
+            })?;
+            Ok(made.update_data(|made| name.restore(made)))
+        })
     }
 
     /// The plan with constants folded and columns pruned; its output is the same.
@@ -129,6 +154,11 @@ fn order_calls(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         }
         other => Ok(Transformed::no(other.recompute_schema()?)),
     }
+}
+
+/// What Flink writes otherwise than DataFusion when it is cast to a string.
+const fn is_printed(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Boolean | DataType::Timestamp(..))
 }
 
 fn narrow(expression: Expr) -> Transformed<Expr> {

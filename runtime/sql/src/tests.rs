@@ -3,6 +3,7 @@
 //! The connectors here declare what real ones do (columns, accepted kinds, options) and are never started.
 
 mod errors;
+mod functions;
 mod plans;
 
 use crate::{PlanOptions, SqlError};

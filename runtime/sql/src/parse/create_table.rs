@@ -1,8 +1,8 @@
-//! CREATE TABLE as Flink writes it: physical columns, PRIMARY KEY … NOT ENFORCED, WITH.
+//! CREATE TABLE as Flink writes it: physical and computed columns, PRIMARY KEY … NOT ENFORCED, WATERMARK, WITH.
 //!
 //! What Flink has beyond that is refused by name and place.
 
-use super::{ColumnDefinition, CreateTable, OptionDefinition, Reader};
+use super::{ColumnDefinition, ComputedColumn, CreateTable, OptionDefinition, Reader, Watermark};
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::types::{self, TypeRefusal};
 use arrow::datatypes::DataType;
@@ -13,6 +13,8 @@ use datafusion_sql::sqlparser::tokenizer::Token;
 #[derive(Default)]
 struct Elements {
     columns: Vec<ColumnDefinition>,
+    computed: Vec<ComputedColumn>,
+    watermark: Option<Watermark>,
     /// The key columns by name, once declared.
     primary_key: Option<Vec<Ident>>,
 }
@@ -20,11 +22,7 @@ struct Elements {
 impl Reader<'_> {
     pub(super) fn create_table(&mut self) -> Result<CreateTable, SqlError> {
         self.expect_word("TABLE")?;
-        let if_not_exists = self.take_word("IF");
-        if if_not_exists {
-            self.expect_word("NOT")?;
-            self.expect_word("EXISTS")?;
-        }
+        let if_not_exists = self.if_not_exists()?;
         let name = self.name()?;
         let at = self.here();
         if matches!(self.peek_word().as_deref(), Some("AS" | "LIKE")) {
@@ -33,7 +31,7 @@ impl Reader<'_> {
         let mut elements = self.elements()?;
         let primary_key = self.resolve_key(&mut elements)?;
         if elements.columns.is_empty() {
-            let message = format!("table '{}' has no columns", name.value);
+            let message = format!("table '{}' has no physical column", name.value);
             return Err(self.text.error(SqlErrorKind::Invalid, name.span.start, message));
         }
         self.table_clauses()?;
@@ -42,7 +40,17 @@ impl Reader<'_> {
         if matches!(self.peek_word().as_deref(), Some("AS" | "LIKE")) {
             return Err(self.text.unsupported("CREATE TABLE … AS or LIKE", at));
         }
-        Ok(CreateTable { name, if_not_exists, columns: elements.columns, primary_key, options })
+        let Elements { columns, computed, watermark, primary_key: _ } = elements;
+        Ok(CreateTable { name, if_not_exists, columns, computed, watermark, primary_key, options })
+    }
+
+    pub(super) fn if_not_exists(&mut self) -> Result<bool, SqlError> {
+        let is_there = self.take_word("IF");
+        if is_there {
+            self.expect_word("NOT")?;
+            self.expect_word("EXISTS")?;
+        }
+        Ok(is_there)
     }
 
     fn elements(&mut self) -> Result<Elements, SqlError> {
@@ -61,7 +69,7 @@ impl Reader<'_> {
     fn element(&mut self, elements: &mut Elements) -> Result<(), SqlError> {
         let at = self.here();
         match self.peek_word().as_deref() {
-            Some("WATERMARK") => Err(self.text.unsupported("WATERMARK", at)),
+            Some("WATERMARK") => self.watermark(elements),
             Some("CONSTRAINT") => {
                 self.parser.advance_token();
                 let _name = self.identifier("a constraint name")?;
@@ -72,6 +80,20 @@ impl Reader<'_> {
             Some("PERIOD") => Err(self.text.unsupported("PERIOD", at)),
             _ => self.column(elements),
         }
+    }
+
+    /// `WATERMARK FOR column AS expression`.
+    fn watermark(&mut self, elements: &mut Elements) -> Result<(), SqlError> {
+        let at = self.here();
+        self.expect_word("WATERMARK")?;
+        self.expect_word("FOR")?;
+        let column = self.identifier("a column name")?;
+        self.expect_word("AS")?;
+        let expression = self.parser.parse_expr().map_err(|error| self.syntax(&error))?;
+        if elements.watermark.replace(Watermark { column, expression }).is_some() {
+            return Err(self.text.error(SqlErrorKind::Duplicate, at, "a second WATERMARK"));
+        }
+        Ok(())
     }
 
     /// `PRIMARY KEY (a, b) NOT ENFORCED`.
@@ -98,13 +120,19 @@ impl Reader<'_> {
 
     fn column(&mut self, elements: &mut Elements) -> Result<(), SqlError> {
         let name = self.identifier("a column name")?;
-        if let Some(first) = elements.columns.iter().find(|column| column.name.value == name.value) {
-            let message = format!("column '{}' is already declared in line {}", name.value, first.name.span.start.line);
+        let declared = elements.columns.iter().map(|column| &column.name);
+        let mut declared = declared.chain(elements.computed.iter().map(|column| &column.name));
+        if let Some(first) = declared.find(|first| first.value == name.value) {
+            let message = format!("column '{}' is already declared in line {}", name.value, first.span.start.line);
             return Err(self.text.error(SqlErrorKind::Duplicate, name.span.start, message));
         }
-        let at = self.here();
-        if self.peek_word().as_deref() == Some("AS") {
-            return Err(self.text.unsupported("a computed column", at));
+        if self.take_word("AS") {
+            let expression = self.parser.parse_expr().map_err(|error| self.syntax(&error))?;
+            elements.computed.push(ComputedColumn { name, expression, after: elements.columns.len() });
+            if self.take_word("COMMENT") {
+                self.string("a comment in single quotes")?;
+            }
+            return Ok(());
         }
         let data_type = self.data_type()?;
         elements.columns.push(ColumnDefinition { name, data_type, nullable: true });
@@ -162,6 +190,10 @@ impl Reader<'_> {
     fn resolve_key(&self, elements: &mut Elements) -> Result<Vec<usize>, SqlError> {
         let mut positions = Vec::new();
         for name in elements.primary_key.iter().flatten() {
+            if elements.computed.iter().any(|column| column.name.value == name.value) {
+                let message = format!("column '{}' is computed and cannot be part of the PRIMARY KEY", name.value);
+                return Err(self.text.error(SqlErrorKind::Invalid, name.span.start, message));
+            }
             let Some(position) = elements.columns.iter().position(|column| column.name.value == name.value) else {
                 let columns = elements.columns.iter().map(|column| column.name.value.as_str());
                 let message = format!("PRIMARY KEY names no column: '{}'{}", name.value, nearest(&name.value, columns));

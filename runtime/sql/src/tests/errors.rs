@@ -46,7 +46,7 @@ fn what_is_not_sql() {
     check(
         Syntax,
         "«SELEC 1",
-        "expected a statement: CREATE TABLE, INSERT INTO or EXECUTE STATEMENT SET, found 'SELEC'",
+        "expected a statement: CREATE TABLE, CREATE VIEW, INSERT INTO, SET or EXECUTE STATEMENT SET, found 'SELEC'",
     );
     check(Syntax, "INSERT «pv SELECT 1", "expected INTO, found 'pv'");
     check(Syntax, "INSERT INTO pv SELECT app_id FROM«", "expected identifier, found the end of the text");
@@ -79,10 +79,10 @@ fn what_is_not_sql() {
 #[test]
 fn statements_that_do_not_run_yet() {
     use SqlErrorKind::Unsupported;
-    check(Unsupported, "CREATE «VIEW v AS SELECT 1", "CREATE VIEW is not supported yet");
+    check(Unsupported, "CREATE «MATERIALIZED TABLE v AS SELECT 1", "CREATE MATERIALIZED is not supported yet");
     check(Unsupported, "CREATE TEMPORARY «FUNCTION f AS 'x'", "CREATE FUNCTION is not supported yet");
     check(Unsupported, "«DROP TABLE pv", "DROP is not supported yet");
-    check(Unsupported, "«SET 'a' = 'b'", "SET is not supported: what it would set is in the StreamJob's spec");
+    check(Unsupported, "«RESET 'a'", "RESET is not supported yet");
     check(Unsupported, "«SELECT * FROM pv", "a query needs a sink: write INSERT INTO table SELECT …");
     check(Unsupported, "INSERT «OVERWRITE pv SELECT 1", "INSERT OVERWRITE is not supported yet");
     check(Unsupported, "CREATE TABLE t «LIKE pv", "CREATE TABLE … AS or LIKE is not supported yet");
@@ -93,8 +93,6 @@ fn statements_that_do_not_run_yet() {
 fn table_clauses_that_do_not_run_yet() {
     use SqlErrorKind::Unsupported;
     let refused = |marked: &str, what: &str| check(Unsupported, marked, &format!("{what} is not supported yet"));
-    refused("CREATE TABLE t (a INT, «WATERMARK FOR a AS a)", "WATERMARK");
-    refused("CREATE TABLE t (a INT, b «AS a + 1)", "a computed column");
     refused("CREATE TABLE t (a INT, b BIGINT «METADATA FROM 'offset')", "a METADATA column");
     refused("CREATE TABLE t (a INT) «PARTITIONED BY (a) WITH ('connector' = 'x')", "PARTITIONED BY");
     refused("CREATE TABLE t (a «ROW<b INT>)", "type ROW");
@@ -123,7 +121,8 @@ fn query_clauses_that_do_not_run_yet() {
         "INSERT INTO «pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id HAVING COUNT(*) > 1",
         "a filter over an aggregation (HAVING) into the upsert sink 'pv'",
     );
-    refused("INSERT INTO pv «WITH t AS (SELECT 1) SELECT * FROM t", "WITH (a common table expression)");
+    refused("INSERT INTO pv «WITH RECURSIVE t AS (SELECT 1) SELECT * FROM t", "WITH RECURSIVE");
+    refused("INSERT INTO pv WITH t AS («SELECT 1) SELECT * FROM t", "SELECT without FROM");
     refused("INSERT INTO two «VALUES ('a', 'b')", "VALUES");
     refused("INSERT INTO two «SELECT 'a', 'b'", "SELECT without FROM");
     refused("INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY «ROLLUP (app_id)", "ROLLUP");
@@ -150,14 +149,145 @@ fn expressions_that_do_not_run_yet() {
         "INSERT INTO log SELECT app_id, ms FROM page_views WHERE «app_id IN (SELECT app_id FROM pv)",
         "a subquery in an expression",
     );
-    refused("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ts > «NOW()", "NOW");
-    refused("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ts > «CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP");
-    refused("INSERT INTO log SELECT «REGEXP_REPLACE(url, 'a', 'b'), ms FROM page_views", "REGEXP_REPLACE");
+    for call in ["NOW()", "CURRENT_TIMESTAMP", "PROCTIME()", "RAND()", "UUID()"] {
+        let name = call.trim_end_matches("()");
+        check(
+            SqlErrorKind::Unsupported,
+            &format!("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ts > «{call}"),
+            &format!("{name} is not supported yet: a restart would compute another value"),
+        );
+    }
+    refused("INSERT INTO log SELECT «JSON_ARRAY(url), ms FROM page_views", "JSON_ARRAY");
+}
+
+#[test]
+fn constants_that_functions_cannot_use() {
+    let wrong = |call: &str, message: &str| {
+        let error = mistake(&format!("INSERT INTO log SELECT app_id,\n  {call} FROM page_views"));
+        assert_eq!((error.kind, error.line), (SqlErrorKind::Type, 9), "{error}");
+        assert!(error.message.contains(message), "{error}");
+    };
+    wrong("CHAR_LENGTH(REGEXP_EXTRACT(url, '(', 1))", "not a regular expression");
+    wrong("CHAR_LENGTH(DATE_FORMAT(ts, 'yyyy XX'))", "the pattern 'yyyy XX' has 'XX', which is not supported");
+    wrong("CHAR_LENGTH(JSON_VALUE(url, '$..a'))", "not supported as a JSON path");
+    wrong("TIMESTAMPDIFF(FORTNIGHT, ts, ts)", "the unit FORTNIGHT is not supported here");
+    wrong("CHAR_LENGTH(SUBSTRING(ms, 1))", "SUBSTRING(INT, BIGINT) does not exist: it is SUBSTRING(STRING, BIGINT) or");
+}
+
+#[test]
+fn settings() {
+    use SqlErrorKind::{Invalid, Syntax, Unsupported};
     check(
-        SqlErrorKind::Unsupported,
-        "INSERT INTO log SELECT «CONCAT(url, 'b'), ms FROM page_views",
-        "CONCAT is not supported yet: write a || b",
+        Invalid,
+        "SET «'table.exec.state.tll' = '1 d'",
+        "the key 'table.exec.state.tll' does not exist; did you mean 'table.exec.state.ttl'?",
     );
+    check(
+        Invalid,
+        "SET 'table.exec.state.ttl' = «'1 fortnight'",
+        "'table.exec.state.ttl' is no duration: 'fortnight' is no unit of time: use ms, s, min, h or d",
+    );
+    check(
+        Unsupported,
+        "SET «'execution.checkpointing.interval' = '10 s'",
+        "'execution.checkpointing.interval' cannot be set here: it is in the StreamJob's spec: checkpointing.interval",
+    );
+    check(
+        Invalid,
+        "SET 'parallelism.default' = «'5'; INSERT INTO two SELECT app_id, url FROM page_views",
+        "'parallelism.default' is 5, more than the 4 of the StreamJob's spec, which decides how many TaskManagers run: \
+         raise it there",
+    );
+    check(
+        Invalid,
+        "INSERT INTO two SELECT app_id, url FROM page_views; SET «'parallelism.default' = '2'",
+        "'parallelism.default' holds for the whole job: write it before the first INSERT INTO",
+    );
+    check(
+        Invalid,
+        "SET 'parallelism.default' = «'0'",
+        "'parallelism.default' must be a whole number from 1 on, not '0'",
+    );
+    check(Syntax, "SET «table.exec.state.ttl = '1 d'", "expected a key in single quotes, found 'table'");
+}
+
+#[test]
+fn views_and_with() {
+    use SqlErrorKind::{Duplicate, Invalid, UnknownColumn, UnknownTable};
+    check(
+        UnknownColumn,
+        "CREATE VIEW v AS SELECT app_id, «urls FROM page_views; INSERT INTO two SELECT * FROM v",
+        "column 'urls' does not exist; did you mean 'url'?",
+    );
+    check(
+        UnknownTable,
+        "CREATE VIEW v AS SELECT * FROM «w; CREATE VIEW w AS SELECT 1 FROM v; INSERT INTO two SELECT * FROM v",
+        "table 'w' does not exist",
+    );
+    check(
+        UnknownTable,
+        "CREATE VIEW v AS SELECT * FROM «v; INSERT INTO two SELECT * FROM v",
+        "table 'v' does not exist",
+    );
+    check(
+        Invalid,
+        "CREATE VIEW v AS SELECT app_id, url FROM page_views; INSERT INTO «v SELECT app_id, url FROM page_views",
+        "'v' is a view: only a table can be written",
+    );
+    check(
+        Duplicate,
+        "CREATE VIEW «two AS SELECT app_id FROM page_views; INSERT INTO log SELECT app_id, ms FROM page_views",
+        "a table or view 'two' is already declared",
+    );
+    check(
+        Duplicate,
+        "INSERT INTO two WITH t AS (SELECT app_id FROM page_views), «t AS (SELECT url FROM page_views) SELECT * FROM t",
+        "WITH declares 't' twice",
+    );
+    let mut text = TABLES.to_owned() + "CREATE VIEW v0 AS SELECT app_id a, url b FROM page_views;\n";
+    for number in 1..20 {
+        let below = number - 1;
+        text += &format!("CREATE VIEW v{number} AS SELECT x.a, y.b FROM v{below} x JOIN v{below} y ON x.a = y.a;\n");
+    }
+    let error = plan_text(&(text + "INSERT INTO two SELECT * FROM v19")).err().unwrap();
+    assert!(error.kind == Invalid && error.message.contains("more than 10000 queries"), "{error}");
+}
+
+#[test]
+fn computed_columns_and_watermarks() {
+    use SqlErrorKind::{Duplicate, Invalid, Type, UnknownColumn, Unsupported};
+    let table = |columns: &str| {
+        format!(
+            "CREATE TABLE t ({columns}) WITH ('connector' = 'source'); INSERT INTO two SELECT app_id, url FROM page_views"
+        )
+    };
+    let wrong = |kind, columns: &str, message: &str| check(kind, &table(columns), message);
+    wrong(UnknownColumn, "a INT, b AS «c + 1", "column 'c' does not exist; there are a");
+    wrong(
+        Unsupported,
+        "a INT, p AS «PROCTIME()",
+        "PROCTIME is not supported yet: a restart would compute another value",
+    );
+    wrong(Duplicate, "a INT, «a AS a + 1", "column 'a' is already declared in line 8");
+    wrong(
+        Invalid,
+        "a INT, b AS a + 1, PRIMARY KEY («b) NOT ENFORCED",
+        "column 'b' is computed and cannot be part of the PRIMARY KEY",
+    );
+    wrong(UnknownColumn, "a INT, WATERMARK FOR «b AS a", "WATERMARK names no column: 'b'");
+    wrong(
+        Type,
+        "a INT, WATERMARK FOR «a AS a",
+        "column 'a' is INT, but a WATERMARK needs TIMESTAMP(3) or TIMESTAMP_LTZ(3)",
+    );
+    wrong(
+        Type,
+        "a TIMESTAMP(6), WATERMARK FOR «a AS a",
+        "column 'a' is TIMESTAMP(6), but a WATERMARK needs TIMESTAMP(3) or TIMESTAMP_LTZ(3)",
+    );
+    wrong(Type, "a TIMESTAMP(3), WATERMARK FOR «a AS 1", "the WATERMARK is INT, but its column 'a' is TIMESTAMP(3)");
+    wrong(Duplicate, "a TIMESTAMP(3), WATERMARK FOR a AS a, «WATERMARK FOR a AS a", "a second WATERMARK");
+    check(Invalid, "CREATE TABLE «t (a AS 1)", "table 't' has no physical column");
 }
 
 #[test]

@@ -36,6 +36,11 @@ plans! {
     having: "INSERT INTO changes SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id HAVING SUM(ms) > 100";
     aggregation_over_aggregation: "INSERT INTO changes SELECT 'apps', COUNT(*) FROM (SELECT app_id, COUNT(*) n FROM page_views GROUP BY app_id) t WHERE n > 10";
     count_twice: "INSERT INTO changes SELECT app_id, COUNT(*) + COUNT(*) FROM page_views WHERE app_id IS NOT NULL GROUP BY app_id";
+    view_over_a_view: "CREATE VIEW v AS SELECT app_id, ms FROM page_views WHERE ms > 1; CREATE TEMPORARY VIEW w (app, slow) AS SELECT app_id, ms * 2 FROM v; INSERT INTO log SELECT app, slow FROM w";
+    with: "INSERT INTO pv WITH slow AS (SELECT app_id, ms FROM page_views WHERE ms > 1), c (k, n) AS (SELECT app_id, COUNT(*) FROM slow GROUP BY app_id) SELECT c.k, n FROM c";
+    computed_column_and_watermark: "CREATE TABLE t (a INT, twice AS a * 2 COMMENT 'of it', b BIGINT, at AS TO_TIMESTAMP_LTZ(b, 3), WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('connector' = 'source'); INSERT INTO log SELECT DATE_FORMAT(at, 'yyyy'), twice FROM t";
+    functions_of_flink: "INSERT INTO two SELECT CONCAT(url, IF(ms > 3, 'a', 'b')), CAST(ts AS STRING) FROM page_views WHERE EXTRACT(YEAR FROM ts) = 2024 AND MOD(ms, 2) = 1 AND YEAR(ts) > 3";
+    parallelism_is_set: "SET 'parallelism.default' = '2'; INSERT INTO log SELECT app_id, ms FROM page_views";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 

@@ -26,7 +26,7 @@ impl Translator<'_> {
         let info = OperatorInfo {
             uid: self.uids.source(name),
             kind: OperatorKind::Source,
-            description: format!("TableSourceScan(table=[{name}], fields=[{}])", names(&schema)),
+            description: format!("TableSourceScan(table=[{name}], fields=[{}]{})", names(&schema), watermark(table)),
         };
         let mut calc = Calc::identity(&schema);
         calc.outputs.truncate(wanted.len());
@@ -58,6 +58,12 @@ impl Translator<'_> {
         let factory = self.connectors.source(&reordered).map_err(|error| self.refused(table, &error))?;
         Ok((factory, reordered.schema))
     }
+}
+
+/// `, watermark=[ts - INTERVAL '4' SECOND]`: declared, without effect yet.
+fn watermark(table: &Table) -> String {
+    let watermark = table.definition.watermark.as_ref();
+    watermark.map_or_else(String::new, |watermark| format!(", watermark=[{}]", watermark.expression))
 }
 
 fn all_columns(table: &Table) -> Vec<usize> {

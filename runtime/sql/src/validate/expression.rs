@@ -4,8 +4,8 @@ use super::Validator;
 use crate::error::{SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, FunctionRefusal};
 use datafusion_sql::sqlparser::ast::{
-    BinaryOperator, CastKind, CeilFloorKind, DateTimeField, DuplicateTreatment, Expr, Function, FunctionArguments,
-    Spanned, UnaryOperator, visit_expressions,
+    BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
+    UnaryOperator, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -73,8 +73,10 @@ impl Validator<'_> {
             | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, .. }
             | Expr::Like { any: false, .. }
             | Expr::Cast { kind: CastKind::Cast | CastKind::TryCast, format: None, .. }
-            | Expr::Ceil { field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime), .. }
-            | Expr::Floor { field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime), .. } => Ok(()),
+            | Expr::Extract { .. }
+            | Expr::Overlay { .. }
+            | Expr::Ceil { field: CeilFloorKind::DateTimeField(_), .. }
+            | Expr::Floor { field: CeilFloorKind::DateTimeField(_), .. } => Ok(()),
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
             Expr::BinaryOp { op, .. } => self.operator(op, at),
@@ -164,11 +166,9 @@ fn name_of(expression: &Expr) -> &'static str {
         Expr::ILike { .. } => "ILIKE",
         Expr::SimilarTo { .. } => "SIMILAR TO",
         Expr::RLike { .. } => "RLIKE",
-        Expr::Extract { .. } => "EXTRACT",
-        Expr::Ceil { .. } | Expr::Floor { .. } => "CEIL or FLOOR to a unit of time",
+        Expr::Ceil { .. } | Expr::Floor { .. } => "CEIL or FLOOR to a number of digits",
         Expr::Cast { .. } | Expr::Convert { .. } => "this kind of cast",
         Expr::AtTimeZone { .. } => "AT TIME ZONE",
-        Expr::Overlay { .. } => "OVERLAY",
         Expr::GroupingSets(_) => "GROUPING SETS",
         Expr::Cube(_) => "CUBE",
         Expr::Rollup(_) => "ROLLUP",

@@ -1,0 +1,192 @@
+//! Rewrites calls whose form or meaning in Flink is not DataFusion's into others that mean the same in both.
+//!
+//! Works on the syntax tree after it was validated, from the inside out; places are kept where the new node has one.
+
+use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
+use datafusion_sql::sqlparser::ast::{
+    BinaryOperator, CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, Value, ValueWithSpan,
+    visit_expressions_mut,
+};
+use datafusion_sql::sqlparser::tokenizer::Span;
+use std::ops::ControlFlow;
+
+/// Calls that are short for `EXTRACT(unit FROM …)`.
+const PARTS: [(&str, &str); 10] = [
+    ("year", "YEAR"),
+    ("quarter", "QUARTER"),
+    ("month", "MONTH"),
+    ("week", "WEEK"),
+    ("dayofyear", "DOY"),
+    ("dayofmonth", "DAY"),
+    ("dayofweek", "DOW"),
+    ("hour", "HOUR"),
+    ("minute", "MINUTE"),
+    ("second", "SECOND"),
+];
+
+/// Other names of the same function.
+const SYNONYMS: [(&str, &str); 2] = [("startswith", "starts_with"), ("endswith", "ends_with")];
+
+/// Names that queries may call because this step replaces them.
+pub(crate) fn replaced_names() -> impl Iterator<Item = &'static str> {
+    let others = [
+        "if",
+        "coalesce",
+        "ifnull",
+        "nvl",
+        "concat",
+        "mod",
+        "sign",
+        "greatest",
+        "least",
+        "timestampdiff",
+        "timestampadd",
+        "log",
+    ];
+    PARTS.iter().chain(&SYNONYMS).map(|(name, _)| *name).chain(others)
+}
+
+/// Rewrites all expressions of a query.
+pub(crate) fn rewrite(query: &mut Query) {
+    let _: ControlFlow<()> = visit_expressions_mut(query, |expression| {
+        if let Some(other) = replacement(expression) {
+            *expression = other;
+        }
+        ControlFlow::Continue(())
+    });
+}
+
+fn replacement(expression: &Expr) -> Option<Expr> {
+    match expression {
+        Expr::Extract { field, expr, .. } => Some(call("extract", vec![unit(field), (**expr).clone()])),
+        Expr::Floor { field: CeilFloorKind::DateTimeField(field), expr } if is_unit(field) => {
+            Some(call("floor_to", vec![unit(field), (**expr).clone()]))
+        }
+        Expr::Ceil { field: CeilFloorKind::DateTimeField(field), expr } if is_unit(field) => {
+            Some(call("ceil_to", vec![unit(field), (**expr).clone()]))
+        }
+        Expr::Substring { expr, substring_from, substring_for, .. } => {
+            let from = substring_from.as_deref().cloned().unwrap_or_else(|| number("1"));
+            let mut arguments = vec![(**expr).clone(), from];
+            arguments.extend(substring_for.as_deref().cloned());
+            Some(call("substring", arguments))
+        }
+        Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
+            let mut arguments = vec![(**expr).clone(), (**overlay_what).clone(), (**overlay_from).clone()];
+            arguments.extend(overlay_for.as_deref().cloned());
+            Some(call("overlay", arguments))
+        }
+        Expr::Function(function) => of_call(function),
+        _ => None,
+    }
+}
+
+const fn is_unit(field: &DateTimeField) -> bool {
+    !matches!(field, DateTimeField::NoDateTime)
+}
+
+fn of_call(function: &Function) -> Option<Expr> {
+    let name = function.name.to_string().to_lowercase();
+    let arguments = arguments(function)?;
+    if let Some((_, part)) = PARTS.iter().find(|(known, _)| *known == name) {
+        let [value] = arguments.as_slice() else { return None };
+        return Some(call("extract", vec![text(part), value.clone()]));
+    }
+    if let Some((_, other)) = SYNONYMS.iter().find(|(known, _)| *known == name) {
+        return Some(call(other, arguments));
+    }
+    match (name.as_str(), arguments.as_slice()) {
+        ("if", [condition, yes, no]) => Some(case(vec![(condition.clone(), yes.clone())], Some(no.clone()))),
+        ("coalesce" | "ifnull" | "nvl", [first @ .., last]) => {
+            let is_given = |value: &Expr| (Expr::IsNotNull(Box::new(nested(value.clone()))), value.clone());
+            let branches: Vec<(Expr, Expr)> = first.iter().map(is_given).collect();
+            if branches.is_empty() { Some(last.clone()) } else { Some(case(branches, Some(last.clone()))) }
+        }
+        ("concat", [first, rest @ ..]) => Some(joined(first, rest)),
+        ("mod", [a, b]) => Some(nested(binary(nested(a.clone()), BinaryOperator::Modulo, nested(b.clone())))),
+        ("log", [value]) => Some(call("ln", vec![value.clone()])),
+        ("sign", [value]) => {
+            let against = |operator, result| (binary(nested(value.clone()), operator, number("0")), number(result));
+            let minus = Expr::Nested(Box::new(binary(number("0"), BinaryOperator::Minus, number("1"))));
+            let less = binary(nested(value.clone()), BinaryOperator::Lt, number("0"));
+            Some(case(vec![against(BinaryOperator::Gt, "1"), against(BinaryOperator::Eq, "0"), (less, minus)], None))
+        }
+        ("greatest" | "least", [_, _, ..]) => {
+            let is_null = |value: &Expr| Expr::IsNull(Box::new(nested(value.clone())));
+            let any = arguments.iter().map(is_null).reduce(|a, b| binary(a, BinaryOperator::Or, b))?;
+            let call = call(if name == "least" { "least_value" } else { "greatest_value" }, arguments.clone());
+            Some(case(vec![(any, Expr::Value(Value::Null.with_empty_span()))], Some(call)))
+        }
+        ("timestampdiff" | "timestampadd", [Expr::Identifier(unit), rest @ ..]) => {
+            let mut others = vec![text(&unit.value.to_uppercase())];
+            others.extend(rest.iter().cloned());
+            Some(call(if name == "timestampdiff" { "timestamp_diff" } else { "timestamp_add" }, others))
+        }
+        _ => None,
+    }
+}
+
+/// `a || b || c`.
+fn joined(first: &Expr, rest: &[Expr]) -> Expr {
+    let empty = Expr::Value(Value::SingleQuotedString(String::new()).with_empty_span());
+    let begin = binary(empty, BinaryOperator::StringConcat, nested(first.clone()));
+    let all = rest.iter().fold(begin, |all, next| binary(all, BinaryOperator::StringConcat, nested(next.clone())));
+    nested(all)
+}
+
+/// The arguments when all are plain expressions.
+fn arguments(function: &Function) -> Option<Vec<Expr>> {
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let plain = |argument: &FunctionArg| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression.clone()),
+        _ => None,
+    };
+    list.args.iter().map(plain).collect()
+}
+
+fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+    let argument = |expression| FunctionArg::Unnamed(FunctionArgExpr::Expr(expression));
+    let args = arguments.into_iter().map(argument).collect();
+    Expr::Function(Function {
+        name: ObjectName(vec![ObjectNamePart::Identifier(Ident::new(name))]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+fn case(branches: Vec<(Expr, Expr)>, other: Option<Expr>) -> Expr {
+    let branch = |(condition, result)| CaseWhen { condition, result };
+    Expr::Case {
+        case_token: AttachedToken::empty(),
+        end_token: AttachedToken::empty(),
+        operand: None,
+        conditions: branches.into_iter().map(branch).collect(),
+        else_result: other.map(Box::new),
+    }
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
+}
+
+fn nested(expression: Expr) -> Expr {
+    Expr::Nested(Box::new(expression))
+}
+
+fn unit(field: &DateTimeField) -> Expr {
+    text(&field.to_string().to_uppercase())
+}
+
+fn text(value: &str) -> Expr {
+    Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(value.to_owned()), span: Span::empty() })
+}
+
+fn number(value: &str) -> Expr {
+    Expr::Value(ValueWithSpan { value: Value::Number(value.to_owned(), false), span: Span::empty() })
+}
