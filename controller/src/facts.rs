@@ -60,6 +60,8 @@ pub struct Facts {
     pub connected: bool,
     /// Since when its stream is down, having been up.
     pub unreachable_since: Option<Timestamp>,
+    /// Since when this controller tries to hear the JobManager at its present address.
+    pub tried_since: Option<Timestamp>,
     /// Why the stream could not be opened when it was last tried.
     pub stream_problem: Option<String>,
     /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
@@ -113,6 +115,12 @@ pub struct Told {
     pub failure: Option<String>,
     /// The metadata.generation it was told for.
     pub observed_generation: i64,
+    /// The generation of the JobManager that it was told of.
+    pub generation: Generation,
+    /// Whether it was told to be ready.
+    pub ready: bool,
+    /// What was told to be wrong.
+    pub degraded: Option<Rejection>,
 }
 
 /// What must survive a crash of the controller (C2): written to status before it is acted on.

@@ -17,6 +17,7 @@ use kube::api::Api;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use sluice_crds::{StreamJob, StreamJobSpec, parse_manifest};
+use sluice_protocol::Generation;
 
 pub use pods::pod_facts;
 
@@ -75,6 +76,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
         report: stream.report,
         connected: stream.connected,
         unreachable_since: stream.unreachable_since,
+        tried_since: stream.tried_since,
         stream_problem: stream.why,
         mostly_unreachable: context.streams.mostly_unreachable(),
         leading_since: context.streams.leading_since(),
@@ -208,13 +210,19 @@ fn service_generation(store: &Store<Service>, job: &StreamJob, namespace: &str) 
 
 fn told(job: &StreamJob) -> Told {
     let Some(status) = &job.status else { return Told::default() };
-    let progressing = status.conditions.iter().find(|condition| condition.type_ == status::PROGRESSING);
+    let condition = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
+    let holds = |kind: &str| condition(kind).filter(|condition| condition.status == "True");
+    let progressing = condition(status::PROGRESSING);
     Told {
         state: status.state,
         reason: progressing.map(|condition| condition.reason.clone()).unwrap_or_default(),
         message: status.message.clone().unwrap_or_default(),
         failure: status.failures.first().and_then(|failure| failure.message.clone()),
         observed_generation: status.observed_generation.unwrap_or_default(),
+        generation: Generation(status.generation.unwrap_or_default()),
+        ready: holds(status::READY).is_some(),
+        degraded: holds(status::DEGRADED)
+            .map(|wrong| Rejection { reason: wrong.reason.clone(), message: wrong.message.clone() }),
     }
 }
 

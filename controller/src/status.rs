@@ -55,12 +55,15 @@ pub fn build_status(job: &StreamJob, facts: &Facts, plan: &Plan) -> StreamJobSta
     let restarts = memory.failures.total().saturating_sub(u64::from(failed));
     let old = job.status.as_ref();
     let report = facts.report.as_ref().filter(|report| report.generation == memory.generation);
+    // Of a JobManager that this replica has not heard yet, what another has heard.
+    let known = old.filter(|old| facts.report.is_none() && old.generation == some(memory.generation.0));
+    let attempt = report.map(|report| report.attempt.0).or_else(|| known?.attempt);
     StreamJobStatus {
         state: view.state,
         message: Some(shorten(&message)).filter(|message| !message.is_empty()),
         observed_generation: Some(facts.spec_generation),
         generation: some(memory.generation.0),
-        attempt: report.map(|report| report.attempt.0).filter(|attempt| *attempt > 0),
+        attempt: attempt.filter(|attempt| *attempt > 0),
         revision: some(memory.revision),
         started_revision: some(memory.started_revision),
         program: Some(memory.program.clone()).filter(|name| !name.is_empty()),

@@ -49,6 +49,7 @@ pub struct Streams {
 
 struct Followed {
     target: Target,
+    since: Timestamp,
     state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
 }
@@ -62,6 +63,8 @@ pub struct StreamView {
     pub connected: bool,
     /// Since when it is down, having been up.
     pub unreachable_since: Option<Timestamp>,
+    /// Since when it is tried at this address.
+    pub tried_since: Option<Timestamp>,
     /// Why it could not be opened when it was last tried.
     pub why: Option<String>,
 }
@@ -128,7 +131,7 @@ impl Streams {
                     trigger: self.trigger.clone(),
                 };
                 let task = tokio::spawn(stream.follow(Arc::clone(&self.connector), Arc::clone(&self.certificates)));
-                jobs.insert(job.clone(), Followed { target, state, task });
+                jobs.insert(job.clone(), Followed { target, since: now(), state, task });
             }
             (None, None) => {}
         }
@@ -152,6 +155,7 @@ impl Streams {
             report: state.report.clone(),
             connected: state.client.is_some(),
             unreachable_since: state.unreachable_since,
+            tried_since: Some(followed.since),
             why: state.why.clone(),
         }
     }

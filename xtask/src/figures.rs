@@ -1,7 +1,8 @@
 //! `cargo figures [NAME…]`: every figure of the project, a line each, `name value unit`.
 //!
-//! Sizes of images and CRDs are measured here; all that takes a running job is measured by the program `figures` of
-//! `sluice-tests`, which this module gives a broker and a cluster where the machine can run them.
+//! Sizes of images and CRDs are measured here; all that takes a running job by the program `figures` of `sluice-tests`, and
+//! what takes a cluster by `cluster_figures` of `sluice-e2e`. This module gives them a broker, a store and a cluster where
+//! the machine can run them.
 
 use std::fs;
 
@@ -25,7 +26,17 @@ const SIZES: [&str; 3] = [RUNTIME_IMAGE, CONTROLLER_IMAGE, CRD];
 /// Figures that take a broker.
 const WITH_KAFKA: [&str; 1] = ["kafka_json_rows_per_core"];
 /// Figures that take a cluster.
-const ON_CLUSTER: [&str; 1] = ["controller_rss_mb"];
+const ON_CLUSTER: [&str; 9] = [
+    "controller_rss_mb",
+    "failure_to_status_seconds",
+    "taskmanager_kill_to_output_seconds",
+    "jobmanager_kill_to_running_seconds",
+    "controller_1000_rss_mb",
+    "controller_1000_idle_cores",
+    "spec_to_pods_p99_seconds",
+    "status_writes_per_change",
+    "list_calls_after_start",
+];
 
 impl Arguments {
     fn wants(&self, name: &str) -> bool {
@@ -40,15 +51,42 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     workspace::build_programs()?;
     print_sizes(arguments)?;
-    let others: Vec<_> = arguments.names.iter().filter(|name| !SIZES.contains(&name.as_str())).collect();
-    if others.is_empty() && !arguments.names.is_empty() {
+    let _lock = services::lock()?;
+    let (on_cluster, others): (Vec<&str>, Vec<&str>) = arguments
+        .names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !SIZES.contains(name))
+        .partition(|name| ON_CLUSTER.contains(name));
+    let all = arguments.names.is_empty();
+    if all || !others.is_empty() {
+        let (environment, _running) = start_services(arguments)?;
+        run_program("sluice-tests", "figures", &others, environment)?;
+    }
+    if all || !on_cluster.is_empty() {
+        measure_on_cluster(&on_cluster)?;
+    }
+    Ok(())
+}
+
+fn run_program(package: &str, program: &str, names: &[&str], environment: Environment) -> Result<()> {
+    let mut command = workspace::cargo("run");
+    command.args(["-q", "--profile", workspace::PROFILE, "-p", package, "--bin", program, "--"]);
+    process::run(command.args(names).envs(environment))
+}
+
+/// Those that take a cluster, where this machine can run one.
+fn measure_on_cluster(names: &[&str]) -> Result<()> {
+    if !available(&requirements::CLUSTER) {
         return Ok(());
     }
-    let _lock = services::lock()?;
-    let (environment, _running) = start_services(arguments)?;
-    let mut command = workspace::cargo("run");
-    command.args(["-q", "--profile", workspace::PROFILE, "-p", "sluice-tests", "--bin", "figures", "--"]);
-    process::run(command.args(others).envs(environment))
+    let testbed = Testbed::start(false)?;
+    let (kafka, s3) = (Kafka::start(true)?, S3::start(true)?);
+    let mut environment = services::programs()?;
+    environment.extend(testbed.environment()?);
+    environment.extend(kafka.environment());
+    environment.extend(s3.environment());
+    run_program("sluice-e2e", "cluster_figures", names, environment)
 }
 
 fn print_sizes(arguments: &Arguments) -> Result<()> {
@@ -78,24 +116,18 @@ fn largest_crd() -> Result<f64> {
 }
 
 /// What is running for the figures; dropping it ends it.
-type Running = (Option<Kafka>, Option<S3>, Option<Testbed>);
+type Running = Option<(Kafka, S3)>;
 
 /// Starts what the wanted figures take and this machine can run.
 fn start_services(arguments: &Arguments) -> Result<(Environment, Running)> {
     let mut environment = services::programs()?;
-    let mut running: Running = (None, None, None);
-    if arguments.wants_any(&WITH_KAFKA) && available(&requirements::SERVICES) {
-        let (kafka, s3) = (Kafka::start(false)?, S3::start(false)?);
-        environment.extend(kafka.environment());
-        environment.extend(s3.environment());
-        (running.0, running.1) = (Some(kafka), Some(s3));
+    if !arguments.wants_any(&WITH_KAFKA) || !available(&requirements::SERVICES) {
+        return Ok((environment, None));
     }
-    if arguments.wants_any(&ON_CLUSTER) && available(&requirements::CLUSTER) {
-        let testbed = Testbed::start(false)?;
-        environment.extend(testbed.environment()?);
-        running.2 = Some(testbed);
-    }
-    Ok((environment, running))
+    let (kafka, s3) = (Kafka::start(false)?, S3::start(false)?);
+    environment.extend(kafka.environment());
+    environment.extend(s3.environment());
+    Ok((environment, Some((kafka, s3))))
 }
 
 fn available(needed: &[Requirement]) -> bool {

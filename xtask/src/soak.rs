@@ -1,10 +1,10 @@
-//! `cargo soak`: the simulation with many more seeds than CI runs.
+//! `cargo soak`: the simulations with many more seeds than CI runs, or the tests on a cluster in their long form.
 //!
 //! A seed that fails prints itself and how to replay it.
 
 use anyhow::Result;
 
-use crate::verify::targets;
+use crate::verify::{suites, targets};
 use crate::{process, workspace};
 
 #[derive(clap::Args)]
@@ -12,9 +12,15 @@ pub(crate) struct Arguments {
     /// How many seeds to run, from 0
     #[arg(default_value_t = 100_000)]
     seeds: u64,
+    /// Instead of simulations, all tests on a cluster, those that CI runs a part of in whole
+    #[arg(long, conflicts_with = "seeds")]
+    cluster: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.cluster {
+        return suites::soak_on_cluster();
+    }
     let mut command = workspace::cargo("test");
     command.args(["--workspace", "--profile", workspace::PROFILE]);
     for target in targets::find()?.simulation {

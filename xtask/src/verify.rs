@@ -9,7 +9,7 @@ mod charts;
 #[cfg(test)]
 mod faults;
 pub(crate) mod requirements;
-mod suites;
+pub(crate) mod suites;
 pub(crate) mod targets;
 mod workflows;
 

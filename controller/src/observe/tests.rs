@@ -11,7 +11,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
 use serde_json::json;
-use sluice_protocol::Generation;
 
 fn config_map(text: &str) -> ConfigMap {
     ConfigMap {

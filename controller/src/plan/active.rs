@@ -182,7 +182,7 @@ impl Planner<'_> {
         let stuck = self.stuck();
         self.plan.view.degraded = self.plan.view.degraded.take().or(stuck);
         if let Some(since) = self.silent_since() {
-            let looks = [TimeSpan::from_secs(10), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|s| since.plus(s));
+            let looks = [self.patience(), UNREACHABLE, TimeSpan(UNREACHABLE.0 + HOLD.0)].map(|span| since.plus(span));
             looks.into_iter().filter(|at| *at > self.facts.now).take(1).for_each(|at| self.wake_at(at));
         }
         if self.plan.view.ready {

@@ -75,7 +75,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The pod of the current generation's JobManager.
-    fn job_manager(&self) -> Option<&'a PodFacts> {
+    pub(super) fn job_manager(&self) -> Option<&'a PodFacts> {
         let (generation, known) = (self.facts.memory.generation, self.plan.memory.job_manager_pod.as_ref());
         let is_it =
             |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == generation && known == Some(&pod.uid);
@@ -83,11 +83,12 @@ impl<'a> Planner<'a> {
     }
 
     /// Since when the JobManager should be heard and is not: its stream broke, or its control loop answers the kubelet and
-    /// this controller has never heard it. A helper need not be heard: its exit record tells all.
+    /// this controller has tried to hear it in vain. The kubelet's word may come late, so it alone counts for nothing. A
+    /// helper need not be heard: its exit record tells all.
     pub(super) fn silent_since(&self) -> Option<Timestamp> {
-        let Facts { report, connected, unreachable_since, leading_since, .. } = self.facts;
+        let Facts { report, connected, unreachable_since, tried_since, now, .. } = self.facts;
         let needs_no_word = *connected || report.is_some() || self.plan.memory.helper.is_some();
-        let unheard = || self.job_manager()?.ready_since.map(|since| since.max(*leading_since));
+        let unheard = || self.job_manager()?.ready_since.map(|since| since.max(tried_since.unwrap_or(*now)));
         unreachable_since.or_else(|| if needs_no_word { None } else { unheard() })
     }
 

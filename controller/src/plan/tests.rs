@@ -72,6 +72,7 @@ pub(crate) fn facts() -> Facts {
         stream_problem: None,
         mostly_unreachable: false,
         leading_since: Timestamp(0),
+        tried_since: None,
     }
 }
 
@@ -104,6 +105,9 @@ fn after(facts: &Facts, plan: &Plan) -> Facts {
             message: plan.view.message.clone(),
             failure: facts.report.as_ref().and_then(|report| Some(report.failures.first()?.failure.message.clone())),
             observed_generation: facts.spec_generation,
+            generation: memory.generation,
+            ready: plan.view.ready,
+            degraded: plan.view.degraded.clone(),
         },
         service_generation: plan.service.map(|generation| generation.0).or(facts.service_generation),
         frozen: read(Some(memory.program.clone())),

@@ -2,7 +2,7 @@
 
 use super::Planner;
 use super::revision::spec_warnings;
-use crate::facts::{PodFacts, Rejection};
+use crate::facts::{Facts, PodFacts, Rejection};
 use sluice_crds::StreamJobState;
 use sluice_protocol::job_master::STARTS_EMPTY;
 use sluice_protocol::status::{JobState, JobStatus};
@@ -11,6 +11,9 @@ use sluice_rpc::tls::EXPIRED;
 
 /// A stream that is down for longer is told of; a JobManager that restarts is not that slow.
 const SILENT: TimeSpan = TimeSpan::from_secs(10);
+
+/// So is one that never came up; who begins to lead opens those of all jobs at once.
+const UNHEARD: TimeSpan = TimeSpan::from_secs(60);
 
 /// A pod whose containers are not created after this time is told of.
 const SLOW: TimeSpan = TimeSpan::from_secs(30);
@@ -62,7 +65,9 @@ impl Planner<'_> {
     pub(super) fn running_view(&self) -> View {
         let mut view = match &self.facts.report {
             Some(report) => self.reported_view(report),
-            None => View::progressing(self.state_without_report(), "Starting", "the JobManager starts"),
+            None => self
+                .retained_view()
+                .unwrap_or_else(|| View::progressing(self.state_without_report(), "Starting", "the JobManager starts")),
         };
         let generation = self.facts.memory.generation;
         let problem = || {
@@ -78,7 +83,7 @@ impl Planner<'_> {
             .or_else(rejected)
             .or_else(|| self.unknown_program())
             .or_else(|| self.rolled_back());
-        if self.silent_since().is_some_and(|since| self.facts.now.since(since) >= SILENT) {
+        if self.silent_since().is_some_and(|since| self.facts.now.since(since) >= self.patience()) {
             let why = self.facts.stream_problem.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let known = match self.facts.report {
                 Some(_) => "what is told is what it reported last",
@@ -98,6 +103,28 @@ impl Planner<'_> {
             view.message.clone_from(&wrong.message);
         }
         view
+    }
+
+    /// How long a silent JobManager is not told of.
+    pub(super) const fn patience(&self) -> TimeSpan {
+        if self.facts.unreachable_since.is_some() { SILENT } else { UNHEARD }
+    }
+
+    /// Who has just begun to lead has not heard the JobManagers that were up before: what was told of a job that ran holds
+    /// until they have had the time to speak.
+    fn retained_view(&self) -> Option<View> {
+        let Facts { told, leading_since, now, memory, .. } = self.facts;
+        let was_up = self.job_manager()?.ready_since? < *leading_since;
+        let ran = told.generation == memory.generation && told.state == Some(StreamJobState::Running);
+        (was_up && ran && now.since(*leading_since) < UNHEARD).then(|| View {
+            state: told.state,
+            reason: told.reason.clone(),
+            message: told.message.clone(),
+            ready: told.ready,
+            progressing: !told.ready,
+            degraded: told.degraded.clone(),
+            next_restart_at: None,
+        })
     }
 
     /// The kubelet says in an event alone what a volume lacks.

@@ -148,17 +148,26 @@ fn image() -> Result<()> {
     crate::image::run(&crate::image::Arguments::default())
 }
 
-/// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
 fn e2e(run: Run) -> Result<()> {
+    on_cluster(run.ci, Vec::new())
+}
+
+/// All tests on a cluster, those of which CI runs a part in whole.
+pub(crate) fn soak_on_cluster() -> Result<()> {
+    on_cluster(false, vec![("SLUICE_SOAK", "1".to_owned())])
+}
+
+/// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
+fn on_cluster(fresh: bool, mut environment: Environment) -> Result<()> {
     let targets = targets::find()?.cluster;
     workspace::build_programs()?;
+    environment.extend(services::programs()?);
     if is_cluster_named() {
-        return process::run(one_at_a_time(&targets, services::programs()?)?);
+        return process::run(one_at_a_time(&targets, environment)?);
     }
     let _lock = services::lock()?;
-    let testbed = Testbed::start(run.ci)?;
+    let testbed = Testbed::start(fresh)?;
     let (kafka, s3) = (Kafka::start(true)?, S3::start(true)?);
-    let mut environment = services::programs()?;
     environment.extend(testbed.environment()?);
     environment.extend(kafka.environment());
     environment.extend(s3.environment());

@@ -66,21 +66,48 @@ fn a_job_manager_that_was_never_heard_is_told_of_and_lost_like_one_that_fell_sil
         report: None,
         connected: false,
         stream_problem: Some("connection refused".to_owned()),
-        leading_since: seconds(50),
+        tried_since: Some(seconds(50)),
         ..running()
     };
     let at = |n| plan(&Facts { now: seconds(n), ..unheard.clone() });
-    assert_eq!((at(59).view.degraded, at(59).wake_at), (None, Some(seconds(60))));
-    let told = at(60).view.degraded.expect("is told");
+    assert_eq!((at(109).view.degraded, at(109).wake_at), (None, Some(seconds(110))));
+    let told = at(110).view.degraded.expect("is told");
     assert_eq!(told.reason, "JobManagerUnreachable");
     assert!(told.message.contains("connection refused") && !told.message.contains("reported"), "{}", told.message);
-    assert_eq!((at(60).wake_at, at(169).view.reason.as_str()), (Some(seconds(170)), "JobManagerUnreachable"));
+    assert_eq!((at(110).wake_at, at(169).view.reason.as_str()), (Some(seconds(170)), "JobManagerUnreachable"));
     let lost = at(170);
     assert_eq!((lost.view.state, lost.memory.failures.total()), (Some(StreamJobState::Restarting), 1));
     let cut_off = Facts { mostly_unreachable: true, now: seconds(170), ..unheard.clone() };
     assert_eq!(plan(&cut_off).memory.failures.total(), 0);
+    // The kubelet's word may come long after: the time counts from the first try.
+    let untried = Facts { tried_since: None, now: seconds(170), ..unheard.clone() };
+    assert_eq!((plan(&untried).memory.failures.total(), plan(&untried).wake_at), (0, Some(seconds(230))));
     // One that starts is not silent: its probe says when it is there.
     let mut starts = Facts { now: seconds(170), ..unheard };
     job_manager(&mut starts).ready_since = None;
     assert_eq!(plan(&starts).memory.failures.total(), 0);
+}
+
+/// A failover is nobody's restart: what was told of a job that runs stands until its JobManager has had the time to speak.
+#[test]
+fn a_new_leader_tells_of_a_running_job_what_was_told_until_it_has_heard_it() {
+    let seconds = |seconds: u64| NOW.plus(TimeSpan::from_secs(seconds));
+    let mut facts = running();
+    facts = after(&facts.clone(), &plan(&facts));
+    let told = plan(&facts).view;
+    assert!(told.ready, "{told:?}");
+    let unheard =
+        Facts { leading_since: seconds(100), now: seconds(101), report: None, connected: false, ..facts.clone() };
+    let unheard = Facts { tried_since: Some(seconds(100)), ..unheard };
+    assert_eq!(plan(&unheard).view, told);
+    let late = plan(&Facts { now: seconds(160), ..unheard.clone() }).view;
+    assert_eq!((late.ready, late.reason.as_str()), (false, "JobManagerUnreachable"), "{late:?}");
+    // Of another generation nothing was told, and one that was not ready before has to say so itself.
+    let mut other = unheard.clone();
+    other.told.generation = Generation(7);
+    let mut started = unheard;
+    job_manager(&mut started).ready_since = Some(seconds(100));
+    for facts in [other, started] {
+        assert!(!plan(&facts).view.ready);
+    }
 }

@@ -322,10 +322,12 @@ fn a_new_leader_hears_the_job_before_it_gives_a_revision_up() {
 
 #[test]
 fn what_is_not_known_is_waited_for_but_not_for_ever() {
-    let unheard = Facts { leading_since: seconds(999), report: None, connected: false, ..on_trial(NOW) };
+    let since = seconds(999);
+    let unheard =
+        Facts { leading_since: since, tried_since: Some(since), report: None, connected: false, ..on_trial(NOW) };
     let at = |now: u64, facts: &Facts| plan(&Facts { now: seconds(now), ..facts.clone() });
     let waits = at(1039, &unheard);
-    assert_eq!((waits.memory.stop, waits.wake_at), (None, Some(seconds(1119))));
+    assert_eq!((waits.memory.stop, waits.wake_at), (None, Some(seconds(1059))));
     assert_eq!(at(1119, &unheard).view.reason, "RollingBack", "it was never heard");
     let broken = Facts { unreachable_since: Some(seconds(1118)), ..unheard.clone() };
     assert_eq!(at(1119, &broken).memory.stop, None, "it is lost soon, or comes back");
