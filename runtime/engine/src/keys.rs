@@ -9,7 +9,7 @@ pub mod decode;
 mod tests;
 
 use crate::error::TaskError;
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, new_empty_array};
 use arrow::array::{GenericByteArray, GenericByteViewArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
@@ -30,6 +30,10 @@ pub struct HashedKeys {
     pub encoded: Vec<u8>,
     /// Where each key begins in `encoded`, and the end of the last one; empty with `encoded`.
     pub offsets: Vec<u32>,
+    /// Where a prefix of the key decides its key group: the hash of each row's prefix; else empty.
+    groups: Vec<u64>,
+    /// Bytes of each row's prefix; empty with `groups`.
+    pub(crate) prefixes: Vec<u32>,
 }
 
 impl HashedKeys {
@@ -39,12 +43,24 @@ impl HashedKeys {
         &self.encoded[self.offsets[row] as usize..self.offsets[row + 1] as usize]
     }
 
-    /// Hashes the key of every row of one BIGINT column, without encoding it.
-    pub fn hash_bigint(&mut self, column: &dyn Array) {
-        let column = column.as_primitive::<Int64Type>();
+    /// What decides the key group of each row: the hash of the key, or of its prefix.
+    #[must_use]
+    pub const fn group_hashes(&self) -> &Vec<u64> {
+        if self.groups.is_empty() { &self.hashes } else { &self.groups }
+    }
+
+    fn clear(&mut self) {
         self.hashes.clear();
         self.encoded.clear();
         self.offsets.clear();
+        self.groups.clear();
+        self.prefixes.clear();
+    }
+
+    /// Hashes the key of every row of one BIGINT column, without encoding it.
+    pub fn hash_bigint(&mut self, column: &dyn Array) {
+        let column = column.as_primitive::<Int64Type>();
+        self.clear();
         match column.nulls().filter(|nulls| nulls.null_count() > 0) {
             None => self.hashes.extend(column.values().iter().map(|value| key_group::hash(&encode::bigint(*value)))),
             Some(nulls) => self.hashes.extend(column.values().iter().zip(nulls).map(|(value, valid)| {
@@ -58,9 +74,36 @@ impl HashedKeys {
     /// # Errors
     /// When a column has a type that cannot be a key.
     pub fn encode(&mut self, rows: &RecordBatch, columns: &[usize]) -> Result<(), TaskError> {
-        self.hashes.clear();
-        self.encoded.clear();
-        self.offsets.clear();
+        self.encode_with(rows, columns, |_, _| {})
+    }
+
+    /// As [`Self::encode`]; the first so many columns decide the key group.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_prefixed(&mut self, rows: &RecordBatch, columns: &[usize], prefix: usize) -> Result<(), TaskError> {
+        let (mut groups, mut prefixes) = (std::mem::take(&mut self.groups), std::mem::take(&mut self.prefixes));
+        groups.clear();
+        prefixes.clear();
+        let note = |written: &[u8], column: usize| {
+            if column == prefix {
+                groups.push(key_group::hash(written));
+                prefixes.push(written.len() as u32);
+            }
+        };
+        let encoded = self.encode_with(rows, columns, note);
+        (self.groups, self.prefixes) = (groups, prefixes);
+        encoded
+    }
+
+    /// `before` sees what was written of a key before each of its columns, and after the last.
+    fn encode_with(
+        &mut self,
+        rows: &RecordBatch,
+        columns: &[usize],
+        mut before: impl FnMut(&[u8], usize),
+    ) -> Result<(), TaskError> {
+        self.clear();
         let columns = columns
             .iter()
             .map(|index| KeyColumn::new(rows.column(*index), rows.schema_ref().field(*index).name()))
@@ -68,9 +111,11 @@ impl HashedKeys {
         self.offsets.push(0);
         for row in 0..rows.num_rows() {
             let start = self.encoded.len();
-            for column in &columns {
+            for (number, column) in columns.iter().enumerate() {
+                before(&self.encoded[start..], number);
                 column.encode(row, &mut self.encoded);
             }
+            before(&self.encoded[start..], columns.len());
             self.hashes.push(key_group::hash(&self.encoded[start..]));
             let end = u32::try_from(self.encoded.len())
                 .map_err(|_| TaskError::BadData("the keys of one batch are longer than 4 GB".to_owned()))?;
@@ -84,6 +129,12 @@ impl HashedKeys {
 #[must_use]
 pub fn is_bigint(types: &[DataType]) -> bool {
     matches!(types, [DataType::Int64])
+}
+
+/// Whether a column of this type can be a key.
+#[must_use]
+pub fn can_be_key(data_type: &DataType) -> bool {
+    Values::new(&new_empty_array(data_type)).is_some()
 }
 
 /// One key column of a batch, its type resolved once.

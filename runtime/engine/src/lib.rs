@@ -9,7 +9,7 @@
 //! - [`operator`], [`source`], [`sink`]: what a program is made of; [`program`]: how it is put together.
 //! - [`input_gate`], [`partition`]: the reading and the writing side of a task's edges; [`keys`]: hashes of keys.
 //! - [`task`]: the state machine that moves rows, barriers and snapshots; [`runner`]: a thread that steps one.
-//! - [`aggregate`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
+//! - [`aggregate`], [`join`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
 //! - [`in_flight`]: batches that an unaligned barrier overtook, as part of a snapshot.
 //! - [`error`]: what a task can fail with.
@@ -48,6 +48,7 @@ pub mod channel;
 pub mod error;
 pub mod in_flight;
 pub mod input_gate;
+pub mod join;
 pub mod keys;
 pub mod operator;
 pub mod operators;

@@ -173,6 +173,11 @@ impl SnapshotWriter for OperatorState {
 
 /// One operator of one subtask.
 pub trait Operator: Send {
+    /// Told before [`Operator::open`] by what clock rows expire.
+    fn set_clock(&mut self, clock: &Clock) {
+        let _ = clock;
+    }
+
     /// Called once before any input.
     ///
     /// # Errors

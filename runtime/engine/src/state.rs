@@ -18,14 +18,18 @@ pub mod disk;
 mod fetched;
 pub mod file;
 mod fit;
+pub mod frozen_tables;
 pub mod hash;
 mod history;
+mod links;
 pub mod list;
 pub mod merged;
+pub mod prefix;
 mod restore;
 mod shard;
 #[cfg(test)]
 mod tests;
+pub mod ttl;
 
 pub use fetched::{SpooledFile, StateBytes};
 
@@ -36,8 +40,10 @@ use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, Field};
 use disk::{DiskKeyedTable, DiskSpace};
 use hash::HashKeyedTable;
+use prefix::{FoundRows, Prefixes};
 use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid};
 use std::sync::Arc;
+use ttl::Expiry;
 
 /// What the words of a row mean.
 #[derive(Debug, Clone)]
@@ -48,13 +54,18 @@ pub struct TableLayout {
     pub accumulators: Vec<AccumulatorColumn>,
     /// Words of all accumulators together.
     pub words: usize,
+    /// So many of the keys, from the first on, decide the key group of a row and find it ([`prefix`]); `None`: all, and
+    /// rows are found by whole keys only.
+    pub prefix: Option<usize>,
+    /// The word with the time of the last write in milliseconds, when rows expire ([`ttl`]); 0: not known.
+    pub updated: Option<usize>,
 }
 
 impl TableLayout {
     /// Whether the key is one BIGINT, which is kept without an encoding.
     #[must_use]
     pub fn is_bigint(&self) -> bool {
-        matches!(self.keys.as_slice(), [key] if *key.data_type() == DataType::Int64)
+        self.prefix.is_none() && matches!(self.keys.as_slice(), [key] if *key.data_type() == DataType::Int64)
     }
 }
 
@@ -63,7 +74,8 @@ impl TableLayout {
 pub struct AccumulatorColumn {
     /// Its name.
     pub name: String,
-    /// BIGINT or DOUBLE (one word), or a decimal of 128 bits (two words, the lower one first).
+    /// BIGINT or DOUBLE (one word), a decimal of 128 bits (two words, the lower one first), or BOOLEAN or a type of time, of
+    /// which the word is the number.
     pub data_type: DataType,
     /// Its first word.
     pub word: usize,
@@ -92,14 +104,22 @@ pub struct TouchedKeys {
 
 impl TouchedKeys {
     /// Hashes, and unless they are BIGINTs encodes, the keys of a batch.
-    fn hash(&mut self, layout: &TableLayout, rows: &RecordBatch, columns: &[usize]) -> Result<(), TaskError> {
+    pub(crate) fn hash(
+        &mut self,
+        layout: &TableLayout,
+        rows: &RecordBatch,
+        columns: &[usize],
+    ) -> Result<(), TaskError> {
         self.slots.clear();
         self.keys.clear();
         if layout.is_bigint() {
             self.hashed.hash_bigint(rows.column(columns[0]));
             return Ok(());
         }
-        self.hashed.encode(rows, columns)
+        match layout.prefix {
+            None => self.hashed.encode(rows, columns),
+            Some(prefix) => self.hashed.encode_prefixed(rows, columns, prefix),
+        }
     }
 }
 
@@ -139,6 +159,20 @@ pub trait KeyedTable: Send {
     /// # Errors
     /// When a row belongs to another subtask, which would be our fault, or the backend fails.
     fn find(&mut self, key: Option<&dyn Array>, touched: &mut TouchedKeys) -> Result<(), TaskError>;
+
+    /// Finds all rows whose keys begin with these prefixes, in a table that has them. What was touched before is void
+    /// afterwards; what is found may be loaded and stored.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn find_by_prefix(&mut self, prefixes: &Prefixes, found: &mut FoundRows) -> Result<(), TaskError>;
+
+    /// Looks at the next `rows` rows, in turn, and removes those that have expired, for a table whose rows do; not
+    /// between [`KeyedTable::find`] and [`KeyedTable::store`].
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn expire(&mut self, expiry: Expiry, rows: usize) -> Result<(), TaskError>;
 
     /// Copies the accumulators of the touched keys together, in their order. Those of new keys are 0.
     fn load(&self, touched: &TouchedKeys, words: &mut Vec<u64>);

@@ -6,10 +6,13 @@ use crate::batch::{Batch, RowKind};
 use crate::operator::{
     Collector, KeyedPiece, OperatorContext, OperatorState, RestoredKeyed, SnapshotWriter, WriteOptions,
 };
+use crate::state::StateBackend;
+use crate::state::disk::DiskSpace;
 use arrow::array::Array;
 use arrow::util::display::array_value_to_string;
 use sluice_protocol::{KeyGroupRange, SubtaskIndex};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Keeps what is emitted.
 #[derive(Debug, Default)]
@@ -31,6 +34,14 @@ pub(crate) fn context(index: u32, parallelism: u32) -> OperatorContext {
         max_parallelism: 128,
         state_backend: crate::state::StateBackend::default(),
     }
+}
+
+/// Both state backends; the second one's directory goes with it.
+pub(crate) fn backends() -> [StateBackend; 2] {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("unit-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let space = DiskSpace::create(&std::env::temp_dir(), &name, 16 << 20).unwrap();
+    [StateBackend::Hash, StateBackend::Disk(space)]
 }
 
 /// All of a frozen state, in memory.

@@ -129,13 +129,17 @@ pub fn graph(parallelism: u32) -> JobGraph {
 }
 
 fn group_by() -> GroupAggregateSpec {
-    let call = |kind, name: &str| AggregateCall { kind, name: name.to_owned() };
     GroupAggregateSpec {
         input: schema(),
         keys: vec![0],
         key_names: vec!["k".to_owned()],
-        calls: vec![call(AggregateKind::Count, "n"), call(AggregateKind::Sum(1), "s")],
+        calls: vec![
+            AggregateCall::new(AggregateKind::Count, None, "n"),
+            AggregateCall::new(AggregateKind::Sum, Some(1), "s"),
+        ],
         emit_update_before: false,
+        changelog: true,
+        ttl: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! `words` is the width of a group's accumulators, `slots[row]` the position of the row's group in them.
 
 use super::ROWS;
+use super::extremum::Extremum;
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
 use crate::state::AccumulatorColumn;
@@ -16,8 +17,8 @@ use arrow::datatypes::{
 /// Whether each row counts or is retracted.
 #[derive(Debug, Default)]
 pub(super) struct Signs {
-    /// +1 or −1 per row; empty: all +1.
-    signs: Vec<i64>,
+    /// +1, −1, or 0 for a row that is left out, per row; empty: all +1.
+    pub(super) signs: Vec<i64>,
 }
 
 impl Signs {
@@ -29,7 +30,16 @@ impl Signs {
         }
     }
 
-    fn of_row(&self, row: usize) -> i64 {
+    /// These signs, of rows whose flag is true; 0 for the others.
+    pub(super) fn filter(&mut self, signs: &Self, flags: &ArrayRef) {
+        let flags = flags.as_boolean();
+        self.signs.clear();
+        self.signs.extend(
+            (0..flags.len()).map(|row| if flags.is_valid(row) && flags.value(row) { signs.of_row(row) } else { 0 }),
+        );
+    }
+
+    pub(super) fn of_row(&self, row: usize) -> i64 {
         self.signs.get(row).copied().unwrap_or(1)
     }
 }
@@ -43,10 +53,14 @@ pub(super) enum SumKind {
 }
 
 /// One aggregate of a plan.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Accumulator {
     /// The rows of the group, which are counted in any case.
     Count,
+    /// Some of the rows: COUNT(*) with a FILTER.
+    CountRows {
+        word: usize,
+    },
     CountColumn {
         column: usize,
         word: usize,
@@ -56,43 +70,53 @@ pub(super) enum Accumulator {
         kind: SumKind,
         column: usize,
         word: usize,
+        /// Its quotient by the number of values, of this type, is the result: AVG.
+        average: Option<DataType>,
+    },
+    /// MIN or MAX of what fits in words; where its values are kept, [`super::values`] looks for another one when it goes.
+    Extremum(Extremum),
+    /// MIN or MAX of text or bytes, which stands among its kept values ([`super::values`]).
+    Text {
+        most: bool,
+        result: DataType,
     },
 }
 
 impl Accumulator {
-    pub(super) fn sum(field: &Field, column: usize, word: usize) -> Result<Self, TaskError> {
+    pub(super) fn sum(field: &Field, column: usize, word: usize, is_average: bool) -> Result<Self, TaskError> {
         let kind = match field.data_type() {
             DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => SumKind::Integer,
             DataType::Float32 | DataType::Float64 => SumKind::Float,
             DataType::Decimal128(_, scale) => SumKind::Decimal { scale: *scale },
             other => {
-                let name = field.name();
+                let (name, function) = (field.name(), if is_average { "AVG" } else { "SUM" });
                 return Err(TaskError::BadProgram(format!(
-                    "SUM needs a number, but column '{name}' is {other}; cast it to BIGINT, DOUBLE or DECIMAL"
+                    "{function} needs a number, but column '{name}' is {other}; cast it to BIGINT, DOUBLE or DECIMAL"
                 )));
             }
         };
-        Ok(Self::Sum { kind, column, word })
+        let average = is_average.then(|| average_type(field.data_type()));
+        Ok(Self::Sum { kind, column, word, average })
     }
 
     pub(super) const fn words(&self) -> usize {
         match self {
-            Self::Count => 0,
-            Self::CountColumn { .. } => 1,
+            Self::Count | Self::Text { .. } => 0,
+            Self::CountRows { .. } | Self::CountColumn { .. } => 1,
             Self::Sum { kind, .. } => kind.words() + 1,
+            Self::Extremum(extremum) => extremum.words() + 1,
         }
     }
 
     pub(super) const fn is_nullable(&self) -> bool {
-        matches!(self, Self::Sum { .. })
+        matches!(self, Self::Sum { .. } | Self::Extremum(_) | Self::Text { .. })
     }
 
-    pub(super) const fn result_type(&self) -> DataType {
+    pub(super) fn result_type(&self) -> DataType {
         match self {
-            Self::Sum { kind: SumKind::Float, .. } => DataType::Float64,
-            Self::Sum { kind: SumKind::Decimal { scale }, .. } => {
-                DataType::Decimal128(DECIMAL128_MAX_PRECISION, *scale)
-            }
+            Self::Sum { average: Some(result), .. } | Self::Text { result, .. } => result.clone(),
+            Self::Sum { kind, .. } => kind.stored_type(),
+            Self::Extremum(extremum) => extremum.result.clone(),
             _ => DataType::Int64,
         }
     }
@@ -102,16 +126,22 @@ impl Accumulator {
         word + kind.words()
     }
 
-    pub(super) fn stored_columns(&self, name: &str) -> Vec<AccumulatorColumn> {
-        match *self {
-            Self::Count => Vec::new(),
-            Self::CountColumn { word, .. } => vec![super::bigint(name, word)],
-            Self::Sum { kind, word, .. } => {
-                let values = Self::values_word(kind, word);
-                let data_type = self.result_type();
-                let sum = AccumulatorColumn { name: name.to_owned(), data_type, word, null_while_zero: Some(values) };
-                vec![sum, super::bigint(&format!("{name}$values"), values)]
+    /// The columns of the state. What another program could not go on from has another name: of DISTINCT values, of an
+    /// average, of an extremum whose values are kept.
+    pub(super) fn stored_columns(&self, name: &str, keeps_values: bool) -> Vec<AccumulatorColumn> {
+        let suffix = if keeps_values { "$distinct" } else { "" };
+        match self {
+            Self::Count | Self::Text { .. } => Vec::new(),
+            Self::CountRows { word } => vec![super::bigint(&format!("{name}$filtered"), *word)],
+            Self::CountColumn { word, .. } => vec![super::bigint(&format!("{name}{suffix}"), *word)],
+            Self::Sum { kind, word, average, .. } => {
+                let values = Self::values_word(*kind, *word);
+                let middle = if average.is_some() { "$sum" } else { "" };
+                let (name, data_type) = (format!("{name}{middle}{suffix}"), kind.stored_type());
+                let counted = super::bigint(&format!("{name}$values"), values);
+                vec![AccumulatorColumn { name, data_type, word: *word, null_while_zero: Some(values) }, counted]
             }
+            Self::Extremum(extremum) => extremum.stored_columns(name, keeps_values),
         }
     }
 
@@ -124,29 +154,44 @@ impl Accumulator {
         signs: &Signs,
         rows: &RecordBatch,
     ) -> Result<(), TaskError> {
-        match *self {
-            Self::Count => {}
-            Self::CountColumn { column, word } => count_values(new, words, word, slots, signs, rows.column(column)),
-            Self::Sum { kind, column, word } => {
-                let array = rows.column(column);
-                count_values(new, words, Self::values_word(kind, word), slots, signs, array);
-                add_sum(new, words, word, slots, signs, array)?;
+        match self {
+            Self::Count | Self::Text { .. } => {}
+            Self::CountRows { word } => count(new, words, *word, slots, signs),
+            Self::CountColumn { column, word } => count_values(new, words, *word, slots, signs, rows.column(*column)),
+            Self::Sum { kind, column, word, .. } => {
+                let array = rows.column(*column);
+                count_values(new, words, Self::values_word(*kind, *word), slots, signs, array);
+                add_sum(new, words, *word, slots, signs, array)?;
             }
+            Self::Extremum(extremum) => extremum.add(new, words, slots, signs, rows.column(extremum.column))?,
         }
         Ok(())
     }
 
     /// Whether the result differs.
     pub(super) fn differs(&self, old: &[u64], new: &[u64]) -> bool {
-        match *self {
+        match self {
             Self::Count => old[ROWS] != new[ROWS],
-            Self::CountColumn { word, .. } => old[word] != new[word],
-            Self::Sum { kind, word, .. } => {
-                let values = Self::values_word(kind, word);
+            Self::CountRows { word } | Self::CountColumn { word, .. } => old[*word] != new[*word],
+            Self::Sum { kind, word, average, .. } => {
+                let values = Self::values_word(*kind, *word);
                 let was_null = old[values] == 0;
-                was_null != (new[values] == 0) || (!was_null && old[word..values] != new[word..values])
+                let sum_differs = old[*word..values] != new[*word..values];
+                let counts_differ = average.is_some() && old[values] != new[values];
+                was_null != (new[values] == 0) || (!was_null && (sum_differs || counts_differ))
             }
+            Self::Extremum(extremum) => extremum.differs(old, new),
+            // Its values are no words: they are compared where they are kept.
+            Self::Text { .. } => false,
         }
+    }
+}
+
+/// Flink's type of an average.
+fn average_type(argument: &DataType) -> DataType {
+    match argument {
+        DataType::Decimal128(_, scale) => DataType::Decimal128(DECIMAL128_MAX_PRECISION, (*scale).max(6)),
+        other => other.clone(),
     }
 }
 
@@ -155,6 +200,14 @@ impl SumKind {
         match self {
             Self::Decimal { .. } => 2,
             _ => 1,
+        }
+    }
+
+    const fn stored_type(self) -> DataType {
+        match self {
+            Self::Integer => DataType::Int64,
+            Self::Float => DataType::Float64,
+            Self::Decimal { scale } => DataType::Decimal128(DECIMAL128_MAX_PRECISION, scale),
         }
     }
 }
@@ -251,9 +304,10 @@ fn add_each<T: ArrowPrimitiveType, const N: usize>(
         return;
     }
     for (row, (slot, value)) in slots.iter().zip(array.values()).enumerate() {
-        if nulls.is_none_or(|nulls| nulls.is_valid(row)) {
+        let sign = signs.of_row(row);
+        if sign != 0 && nulls.is_none_or(|nulls| nulls.is_valid(row)) {
             let at = place(*slot);
-            add(&mut new[at..at + N], *value, signs.of_row(row));
+            add(&mut new[at..at + N], *value, sign);
         }
     }
 }

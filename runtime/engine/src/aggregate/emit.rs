@@ -1,6 +1,7 @@
 //! The net changes of a batch, as a changelog batch.
 
 use super::accumulate::{Accumulator, SumKind};
+use super::values::{Values, texts};
 use super::{Plan, ROWS};
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
@@ -10,7 +11,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, RecordBatch, UInt8Array, UInt32Array,
 };
 use arrow::buffer::{NullBuffer, ScalarBuffer};
-use arrow::compute::take;
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Float32Type, Float64Type, SchemaRef};
 use std::sync::Arc;
 
@@ -29,7 +30,15 @@ impl Changes {
         self.kinds.is_empty()
     }
 
-    pub(super) fn find(&mut self, plan: &Plan, touched: &TouchedKeys, old: &[u64], new: &[u64]) {
+    /// With TTL a touched group is emitted also when its row is as it was, so that whoever keeps it downstream keeps it as
+    /// long (as in Flink).
+    pub(super) fn find(
+        &mut self,
+        plan: &Plan,
+        touched: &TouchedKeys,
+        (old, new): (&[u64], &[u64]),
+        values: &[Option<Values>],
+    ) {
         self.kinds.clear();
         self.firsts.clear();
         self.values.clear();
@@ -39,7 +48,9 @@ impl Changes {
             match (old[ROWS] as i64 > 0, new[ROWS] as i64 > 0) {
                 (false, true) => self.push(RowKind::Insert, key.first, 2 * slot + 1),
                 (true, false) => self.push(RowKind::Delete, key.first, 2 * slot),
-                (true, true) if plan.accumulators.iter().any(|accumulator| accumulator.differs(old, new)) => {
+                (true, true)
+                    if plan.ttl.is_some() || differs(plan, old, new) || texts_differ(values, slot as usize) =>
+                {
                     if plan.emit_update_before {
                         self.push(RowKind::UpdateBefore, key.first, 2 * slot);
                     }
@@ -62,8 +73,8 @@ impl Changes {
         &mut self,
         plan: &Plan,
         input: &RecordBatch,
-        old: &[u64],
-        new: &[u64],
+        (old, new): (&[u64], &[u64]),
+        values: &[Option<Values>],
     ) -> Result<Batch, TaskError> {
         let internal = |error| TaskError::Internal(format!("changes of a GROUP BY do not make a batch: {error}"));
         let firsts = UInt32Array::from(std::mem::take(&mut self.firsts));
@@ -72,13 +83,23 @@ impl Changes {
             columns.push(canonical(take(input.column(*key), &firsts, None).map_err(internal)?));
         }
         let source = Source { values: &self.values, words: plan.layout.words, old, new };
-        columns.extend(plan.accumulators.iter().map(|accumulator| source.column(accumulator)));
+        for (call, kept) in plan.calls.iter().zip(values) {
+            columns.push(source.column(&call.accumulator, kept.as_ref())?);
+        }
         let rows = RecordBatch::try_new(SchemaRef::clone(&plan.output), columns).map_err(internal)?;
         let all_inserts = self.kinds.iter().all(|kind| *kind == RowKind::Insert as u8);
         let kinds = std::mem::take(&mut self.kinds);
         let kinds = (!all_inserts).then(|| UInt8Array::new(ScalarBuffer::from(kinds), None));
         Ok(Batch { rows, kinds })
     }
+}
+
+fn differs(plan: &Plan, old: &[u64], new: &[u64]) -> bool {
+    plan.calls.iter().any(|call| call.accumulator.differs(old, new))
+}
+
+fn texts_differ(values: &[Option<Values>], slot: usize) -> bool {
+    values.iter().flatten().any(|values| values.before.get(slot) != values.after.get(slot))
 }
 
 /// Floats that are one key look alike in every change of its group: one zero, one NaN (F3).
@@ -122,19 +143,38 @@ impl Source<'_> {
         Some(self.word(word).map(|values| values != 0).collect())
     }
 
-    fn column(&self, accumulator: &Accumulator) -> ArrayRef {
-        match *accumulator {
+    /// The accumulators of the group of each emitted row.
+    fn groups(&self) -> impl Iterator<Item = &[u64]> + Clone {
+        self.values.iter().map(|value| {
+            let accumulators = if value % 2 == 1 { self.new } else { self.old };
+            &accumulators[(value / 2) as usize * self.words..][..self.words]
+        })
+    }
+
+    fn column(&self, accumulator: &Accumulator, kept: Option<&Values>) -> Result<ArrayRef, TaskError> {
+        Ok(match accumulator {
             Accumulator::Count => self.bigints(ROWS, None),
-            Accumulator::CountColumn { word, .. } => self.bigints(word, None),
+            Accumulator::CountRows { word } | Accumulator::CountColumn { word, .. } => self.bigints(*word, None),
+            Accumulator::Sum { kind, word, average: Some(result), .. } => {
+                averages(*kind, self.groups().map(|group| &group[*word..]), result)?
+            }
             Accumulator::Sum { kind, word, .. } => {
-                let nulls = self.nulls(Accumulator::values_word(kind, word));
-                match kind {
+                let (word, nulls) = (*word, self.nulls(Accumulator::values_word(*kind, *word)));
+                match *kind {
                     SumKind::Integer => self.bigints(word, nulls),
                     SumKind::Float => Arc::new(Float64Array::new(self.word(word).map(f64::from_bits).collect(), nulls)),
                     SumKind::Decimal { scale } => self.decimals(word, nulls, scale),
                 }
             }
-        }
+            Accumulator::Extremum(extremum) => extremum.results(self.groups())?,
+            Accumulator::Text { result, .. } => {
+                let extremum = |value: &u32| {
+                    let values = kept.map(|kept| if value % 2 == 1 { &kept.after } else { &kept.before })?;
+                    values.get((value / 2) as usize)?.as_deref()
+                };
+                texts(self.values.iter().map(extremum), result)?
+            }
+        })
     }
 
     fn bigints(&self, word: usize, nulls: Option<NullBuffer>) -> ArrayRef {
@@ -150,4 +190,44 @@ impl Source<'_> {
         let array = Decimal128Array::new(sums.into(), NullBuffer::union(nulls.as_ref(), Some(&fits)));
         Arc::new(array.with_data_type(DataType::Decimal128(DECIMAL128_MAX_PRECISION, scale)))
     }
+}
+
+/// Sums divided by their counts, which stand behind them: towards zero for integers, rounded half up for decimals, as in
+/// Flink. NULL without values.
+fn averages<'a>(
+    kind: SumKind,
+    groups: impl Iterator<Item = &'a [u64]> + Clone,
+    result: &DataType,
+) -> Result<ArrayRef, TaskError> {
+    let count = |group: &[u64], at: usize| Some(group[at] as i64).filter(|count| *count != 0);
+    let array: ArrayRef = match kind {
+        SumKind::Integer => {
+            Arc::new(groups.map(|group| Some((group[0] as i64).wrapping_div(count(group, 1)?))).collect::<Int64Array>())
+        }
+        SumKind::Float => {
+            let mean = |group: &[u64]| Some(f64::from_bits(group[0]) / count(group, 1)? as f64);
+            Arc::new(groups.map(mean).collect::<Float64Array>())
+        }
+        SumKind::Decimal { scale } => {
+            let DataType::Decimal128(_, finer) = result else {
+                return Err(TaskError::Internal(format!("an average of decimals was planned as {result}")));
+            };
+            let factor = 10_i128.pow(u32::try_from(finer - scale).unwrap_or(0));
+            let mean = |group: &[u64]| {
+                let count = i128::from(count(group, 2)?);
+                rounded_quotient(decimal_of(group).checked_mul(factor)?, count)
+            };
+            Arc::new(groups.map(mean).collect::<Decimal128Array>().with_data_type(result.clone()))
+        }
+    };
+    if array.data_type() == result {
+        return Ok(array);
+    }
+    cast(&array, result).map_err(|error| TaskError::Internal(format!("the result of AVG: {error}")))
+}
+
+fn rounded_quotient(sum: i128, count: i128) -> Option<i128> {
+    let (quotient, rest) = (sum.checked_div(count)?, sum.checked_rem(count)?);
+    let is_half = rest.unsigned_abs() * 2 >= count.unsigned_abs();
+    Some(if is_half { quotient + sum.signum() * count.signum() } else { quotient })
 }

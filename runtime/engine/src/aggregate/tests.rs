@@ -1,5 +1,8 @@
 //! Changelogs of a GROUP BY against counts and sums computed by plain maps.
 
+mod kinds;
+mod ttl;
+
 use super::*;
 use crate::batch::RowKind::{self, Delete, Insert, UpdateAfter, UpdateBefore};
 use crate::operator::{OperatorState, RestoredKeyed};
@@ -11,16 +14,17 @@ use arrow::array::{
 use sluice_protocol::key_group::{self, encode};
 use std::collections::BTreeMap;
 
-fn call(kind: AggregateKind, name: &str) -> AggregateCall {
-    AggregateCall { kind, name: name.to_owned() }
+fn call(kind: AggregateKind, argument: impl Into<Option<usize>>, name: &str) -> AggregateCall {
+    AggregateCall::new(kind, argument.into(), name)
 }
 
 /// `SELECT k, COUNT(*) AS n, SUM(v) AS s FROM … GROUP BY k`.
 fn count_and_sum(input: &SchemaRef, emit_update_before: bool) -> GroupAggregateFactory {
-    let calls = vec![call(AggregateKind::Count, "n"), call(AggregateKind::Sum(1), "s")];
+    let calls = vec![call(AggregateKind::Count, None, "n"), call(AggregateKind::Sum, 1, "s")];
     let input = SchemaRef::clone(input);
     let key_names = vec!["k".to_owned()];
-    let spec = GroupAggregateSpec { input, keys: vec![0], key_names, calls, emit_update_before };
+    let spec =
+        GroupAggregateSpec { input, keys: vec![0], key_names, calls, emit_update_before, changelog: true, ttl: None };
     GroupAggregateFactory::new(spec).unwrap()
 }
 
@@ -85,13 +89,21 @@ fn sums_have_flink_types_and_wrap_or_become_null() {
     ];
     let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
     let calls = vec![
-        call(AggregateKind::Sum(1), "i"),
-        call(AggregateKind::Sum(2), "f"),
-        call(AggregateKind::Sum(3), "d"),
-        call(AggregateKind::CountColumn(1), "c"),
+        call(AggregateKind::Sum, 1, "i"),
+        call(AggregateKind::Sum, 2, "f"),
+        call(AggregateKind::Sum, 3, "d"),
+        call(AggregateKind::Count, 1, "c"),
     ];
     let (input, key_names) = (batch.schema(), vec!["k".to_owned()]);
-    let spec = GroupAggregateSpec { input, keys: vec![0], key_names, calls, emit_update_before: true };
+    let spec = GroupAggregateSpec {
+        input,
+        keys: vec![0],
+        key_names,
+        calls,
+        emit_update_before: true,
+        changelog: true,
+        ttl: None,
+    };
     let factory = GroupAggregateFactory::new(spec).unwrap();
     let types: Vec<DataType> = factory.output_schema().fields().iter().map(|field| field.data_type().clone()).collect();
     let decimal = DataType::Decimal128(38, 2);
@@ -122,13 +134,15 @@ fn a_decimal_sum_of_39_digits_is_null() {
 #[test]
 fn without_keys_all_rows_are_one_group() {
     let batch = rows(&[(1, Some(10)), (2, Some(20))]);
-    let calls = vec![call(AggregateKind::Sum(1), "s")];
+    let calls = vec![call(AggregateKind::Sum, 1, "s")];
     let spec = GroupAggregateSpec {
         input: batch.schema(),
         keys: Vec::new(),
         key_names: Vec::new(),
         calls,
         emit_update_before: true,
+        changelog: true,
+        ttl: None,
     };
     let mut operator = opened(&GroupAggregateFactory::new(spec).unwrap(), 0, 1, RestoredState::default());
     assert_eq!(process(operator.as_mut(), Batch::inserts(batch.clone())), ["+I 30"]);
@@ -155,11 +169,13 @@ fn bad_plans_are_refused_by_name() {
         key_names: vec!["k".to_owned()],
         calls,
         emit_update_before: true,
+        changelog: true,
+        ttl: None,
     };
     let refused = |calls| GroupAggregateFactory::new(spec(calls)).err().unwrap().to_string();
-    assert!(refused(vec![call(AggregateKind::Sum(1), "s")]).contains("column 'v' is Utf8"));
-    assert!(refused(vec![call(AggregateKind::Count, "k")]).contains("'k'"));
-    assert!(refused(vec![call(AggregateKind::Sum(9), "s")]).contains("column 9"));
+    assert!(refused(vec![call(AggregateKind::Sum, 1, "s")]).contains("column 'v' is Utf8"));
+    assert!(refused(vec![call(AggregateKind::Count, None, "k")]).contains("'k'"));
+    assert!(refused(vec![call(AggregateKind::Sum, 9, "s")]).contains("column 9"));
 }
 
 /// Rows with keys and values drawn at random, retractions of rows given before among them.
@@ -297,8 +313,10 @@ fn state_with_other_columns_is_refused_naming_both_sides() {
         input: rows(&[]).schema(),
         keys: vec![0],
         key_names: vec!["k".to_owned()],
-        calls: vec![call(AggregateKind::Count, "pv")],
+        calls: vec![call(AggregateKind::Count, None, "pv")],
         emit_update_before: true,
+        changelog: true,
+        ttl: None,
     };
     let mut other = GroupAggregateFactory::new(spec).unwrap().create().unwrap();
     let keyed = vec![restored(&state.keyed[0])];

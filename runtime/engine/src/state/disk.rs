@@ -13,6 +13,8 @@ mod frozen;
 mod space;
 
 use super::history::{Changes, History};
+use super::prefix::{FoundRows, Prefixes};
+use super::ttl::Expiry;
 use super::{Fate, KeyedTable, TableLayout, Touched, TouchedKeys, misrouted};
 use crate::error::TaskError;
 use crate::operator::SnapshotWriter;
@@ -25,6 +27,7 @@ use sluice_protocol::key_group::encode;
 use sluice_protocol::{CheckpointId, KeyGroupRange, key_group};
 pub use space::DiskSpace;
 use space::{Keyspaces, failed};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The period of rows that were restored: no checkpoint of this run is older.
@@ -49,6 +52,8 @@ pub(super) struct DiskKeyedTable {
     /// Keys that the period has changed.
     changed: u64,
     found: Found,
+    /// The last row that was looked at for having expired; empty: none in this round.
+    expired_to: Vec<u8>,
 }
 
 /// The distinct keys of the batch that was touched last.
@@ -92,6 +97,17 @@ impl Found {
             }
         }
         self.sorted = sorted;
+        Ok(())
+    }
+
+    /// Adds a row that was read.
+    fn push(&mut self, key: &[u8], value: &[u8], width: usize) -> Result<(), TaskError> {
+        let slot = self.ends.len();
+        self.keys.extend_from_slice(key);
+        self.ends.push(self.keys.len());
+        self.words.resize((slot + 1) * width, 0);
+        self.periods.push(Some(read_value(value, &mut self.words[slot * width..])?));
+        self.sorted.push(slot as u32);
         Ok(())
     }
 
@@ -142,12 +158,19 @@ impl DiskKeyedTable {
             period: RESTORED,
             changed: 0,
             found: Found::default(),
+            expired_to: Vec::new(),
         })
     }
 
     /// Finds the slot of a key that hashes so, or makes one.
-    fn slot(&mut self, hash: u64, key: &[u8], row: usize, touched: &mut Vec<Touched>) -> Result<u32, TaskError> {
-        let group = key_group::of_hash(hash, self.max_parallelism);
+    fn slot(
+        &mut self,
+        (hash, group_hash): (u64, u64),
+        key: &[u8],
+        row: usize,
+        touched: &mut Vec<Touched>,
+    ) -> Result<u32, TaskError> {
+        let group = key_group::of_hash(group_hash, self.max_parallelism);
         if !self.key_groups.contains(group) {
             return Err(misrouted(group, self.key_groups));
         }
@@ -174,15 +197,15 @@ impl DiskKeyedTable {
             let is_null = nulls.is_some_and(|nulls| nulls.is_null(row));
             let encoded = encode::bigint(*value);
             let key = if is_null { &[0][..] } else { &encoded[..] };
-            slots.push(self.slot(*hash, key, row, keys)?);
+            slots.push(self.slot((*hash, *hash), key, row, keys)?);
         }
         Ok(())
     }
 
     fn find_encoded(&mut self, touched: &mut TouchedKeys) -> Result<(), TaskError> {
         let TouchedKeys { slots, keys, hashed } = touched;
-        for (row, hash) in hashed.hashes.iter().enumerate() {
-            slots.push(self.slot(*hash, hashed.key(row), row, keys)?);
+        for (row, hashes) in hashed.hashes.iter().copied().zip(hashed.group_hashes().iter().copied()).enumerate() {
+            slots.push(self.slot(hashes, hashed.key(row), row, keys)?);
         }
         Ok(())
     }
@@ -212,6 +235,55 @@ impl KeyedTable for DiskKeyedTable {
             _ => self.find_encoded(touched)?,
         }
         self.found.read(&self.keyspaces.rows, self.layout.words)
+    }
+
+    fn find_by_prefix(&mut self, prefixes: &Prefixes, found: &mut FoundRows) -> Result<(), TaskError> {
+        found.clear();
+        self.found.clear();
+        let mut begin = Vec::new();
+        for (number, (hash, prefix)) in prefixes.iter().enumerate() {
+            let group = key_group::of_hash(hash, self.max_parallelism);
+            if !self.key_groups.contains(group) {
+                return Err(misrouted(group, self.key_groups));
+            }
+            begin.clear();
+            begin.extend_from_slice(&group.0.to_be_bytes());
+            begin.extend_from_slice(prefix);
+            for row in self.keyspaces.rows.prefix(&begin) {
+                let (key, value) = row.into_inner().map_err(failed)?;
+                let slot = found.len() as u32;
+                found.push(Touched { shard: u32::from(group.0), row: slot, first: number as u32 }, &key[GROUP_BYTES..]);
+                self.found.push(&key, &value, self.layout.words)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expire(&mut self, expiry: Expiry, rows: usize) -> Result<(), TaskError> {
+        let Some(word) = self.layout.updated else { return Ok(()) };
+        self.found.clear();
+        let start = (Bound::Excluded(self.expired_to.clone()), Bound::Unbounded);
+        let mut fates = Vec::new();
+        for row in self.keyspaces.rows.range::<Vec<u8>, _>(start).take(rows) {
+            let (key, value) = row.into_inner().map_err(failed)?;
+            self.found.push(&key, &value, self.layout.words)?;
+            let last = self.found.words.len() - self.layout.words;
+            let updated = &mut self.found.words[last + word];
+            fates.push(match *updated {
+                0 => Fate::Write,
+                updated if expiry.has_expired(updated) => Fate::Remove,
+                _ => Fate::Keep,
+            });
+            if *updated == 0 {
+                *updated = expiry.now.0;
+            }
+        }
+        self.expired_to.clear();
+        if fates.len() == rows && rows > 0 {
+            self.expired_to.extend_from_slice(self.found.key(rows - 1));
+        }
+        let words = std::mem::take(&mut self.found.words);
+        self.store(&TouchedKeys::default(), &words, &fates)
     }
 
     fn load(&self, _: &TouchedKeys, words: &mut Vec<u64>) {

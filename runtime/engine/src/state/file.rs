@@ -15,6 +15,7 @@ use crate::keys::decode::{decode, stored_type};
 use crate::operator::{KeyedPiece, TakePiece};
 use arrow::array::{ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int64Array, RecordBatch, UInt16Array};
 use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -159,7 +160,10 @@ fn accumulators(rows: &[&[u64]], column: &AccumulatorColumn) -> Result<ArrayRef,
             let array = Decimal128Array::new(values, nulls).with_precision_and_scale(*precision, *scale);
             Arc::new(array.map_err(cannot_write)?)
         }
-        other => return Err(cannot_write(format!("an accumulator of type {other} has no stored form"))),
+        other => {
+            let values = Int64Array::new(rows.iter().map(|words| words[at] as i64).collect(), nulls);
+            cast(&values, other).map_err(cannot_write)?
+        }
     })
 }
 

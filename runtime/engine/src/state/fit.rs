@@ -3,9 +3,10 @@
 //! Columns are found by name. Taken are: the same columns; values of a wider type (INT to BIGINT, FLOAT to DOUBLE, a
 //! DECIMAL of more digits); a new accumulator that may be NULL, which is NULL then. All else is refused by its name:
 //! nothing that was stored is dropped, and nothing is made up. A key keeps its type, since its bytes decide which
-//! subtask holds it.
+//! subtask holds it. The column with the time of a row's last write may come and go with the TTL.
 
 use super::file::{DELETED, KEY_GROUP, ROWS, stored_schema};
+use super::ttl::UPDATED;
 use super::{AccumulatorColumn, TableLayout};
 use crate::error::TaskError;
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
@@ -74,7 +75,12 @@ impl Matching<'_> {
             columns.push(column);
         }
         let taken: BTreeSet<usize> = columns.iter().flatten().copied().collect();
-        let left = self.found.fields().iter().enumerate().find(|(index, _)| !taken.contains(index));
+        let left = self
+            .found
+            .fields()
+            .iter()
+            .enumerate()
+            .find(|(index, field)| !taken.contains(index) && field.name() != UPDATED);
         match left {
             None => Ok(columns),
             Some((_, field)) => {

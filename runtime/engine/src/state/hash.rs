@@ -12,7 +12,9 @@ mod changes;
 mod frozen;
 
 use super::history::History;
+use super::prefix::{FoundRows, Prefixes};
 use super::shard::{self, Shard};
+use super::ttl::Expiry;
 use super::{Fate, KeyedTable, TableLayout, Touched, TouchedKeys, misrouted};
 use crate::error::TaskError;
 use crate::operator::SnapshotWriter;
@@ -33,6 +35,8 @@ pub struct HashKeyedTable {
     max_parallelism: u16,
     shards: Vec<Shard>,
     dead: Vec<Touched>,
+    /// Where to look next for rows that have expired: a shard, and the row above the next one.
+    expired_to: (usize, usize),
     history: Arc<History<TableChanges>>,
 }
 
@@ -41,9 +45,9 @@ impl HashKeyedTable {
     #[must_use]
     pub fn new(name: &str, layout: Arc<TableLayout>, key_groups: KeyGroupRange, max_parallelism: u16) -> Self {
         let bigint = layout.is_bigint();
-        let shards = (0..key_groups.len()).map(|_| Shard::new(layout.words, bigint)).collect();
-        let (dead, history) = (Vec::new(), Arc::default());
-        Self { name: Arc::from(name), layout, bigint, key_groups, max_parallelism, shards, dead, history }
+        let shards = (0..key_groups.len()).map(|_| Shard::new(layout.words, bigint, layout.prefix.is_some())).collect();
+        let (dead, expired_to, history) = (Vec::new(), (0, 0), Arc::default());
+        Self { name: Arc::from(name), layout, bigint, key_groups, max_parallelism, shards, dead, expired_to, history }
     }
 
     fn find_bigint(&mut self, column: &dyn Array, touched: &mut TouchedKeys) -> Result<(), TaskError> {
@@ -68,6 +72,21 @@ impl HashKeyedTable {
             let index = usize::from(group.0.wrapping_sub(self.key_groups.start));
             let Some(shard) = self.shards.get_mut(index) else { return Err(misrouted(group, self.key_groups)) };
             slots.push(note(keys, index, shard.encoded_key(*hash, hashed.key(row)), row));
+        }
+        Ok(())
+    }
+}
+
+impl HashKeyedTable {
+    fn find_prefixed(&mut self, touched: &mut TouchedKeys) -> Result<(), TaskError> {
+        let TouchedKeys { slots, keys, hashed } = touched;
+        let hashes = hashed.hashes.iter().zip(hashed.group_hashes()).zip(&hashed.prefixes);
+        for (row, ((hash, group_hash), prefix)) in hashes.enumerate() {
+            let group = key_group::of_hash(*group_hash, self.max_parallelism);
+            let index = usize::from(group.0.wrapping_sub(self.key_groups.start));
+            let Some(shard) = self.shards.get_mut(index) else { return Err(misrouted(group, self.key_groups)) };
+            let entry = shard.prefixed_key(*hash, hashed.key(row), *group_hash, *prefix);
+            slots.push(note(keys, index, entry, row));
         }
         Ok(())
     }
@@ -105,8 +124,48 @@ impl KeyedTable for HashKeyedTable {
     fn find(&mut self, key: Option<&dyn Array>, touched: &mut TouchedKeys) -> Result<(), TaskError> {
         match key {
             Some(column) if self.bigint => self.find_bigint(column, touched),
+            _ if self.layout.prefix.is_some() => self.find_prefixed(touched),
             _ => self.find_encoded(touched),
         }
+    }
+
+    fn find_by_prefix(&mut self, prefixes: &Prefixes, found: &mut FoundRows) -> Result<(), TaskError> {
+        found.clear();
+        for (number, (hash, prefix)) in prefixes.iter().enumerate() {
+            let group = key_group::of_hash(hash, self.max_parallelism);
+            let index = usize::from(group.0.wrapping_sub(self.key_groups.start));
+            let Some(shard) = self.shards.get(index) else { return Err(misrouted(group, self.key_groups)) };
+            for (row, key) in shard.with_prefix(hash, prefix) {
+                found.push(Touched { shard: index as u32, row, first: number as u32 }, key);
+            }
+        }
+        Ok(())
+    }
+
+    fn expire(&mut self, expiry: Expiry, rows: usize) -> Result<(), TaskError> {
+        let Some(word) = self.layout.updated else { return Ok(()) };
+        let mut left = rows;
+        // Every shard once at most, from its last row down: a removal moves the last row, which was looked at.
+        for _ in 0..=self.shards.len() {
+            let Some(shard) = self.shards.get_mut(self.expired_to.0) else { break };
+            self.expired_to.1 = self.expired_to.1.min(shard.len());
+            while left > 0 && self.expired_to.1 > 0 {
+                left -= 1;
+                self.expired_to.1 -= 1;
+                let row = self.expired_to.1 as u32;
+                match shard.accumulators(row)[word] {
+                    0 => shard.accumulators_mut(row)[word] = expiry.now.0,
+                    updated if expiry.has_expired(updated) => shard.remove(row),
+                    _ => {}
+                }
+            }
+            if left == 0 {
+                break;
+            }
+            self.expired_to.0 = (self.expired_to.0 + 1) % self.shards.len();
+            self.expired_to.1 = self.shards[self.expired_to.0].len();
+        }
+        Ok(())
     }
 
     fn load(&self, touched: &TouchedKeys, words: &mut Vec<u64>) {

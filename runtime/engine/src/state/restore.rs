@@ -9,8 +9,9 @@ use super::{AccumulatorColumn, Fate, KeyedTable, StateBytes, TableLayout, Touche
 use crate::error::TaskError;
 use crate::operator::RestoredKeyed;
 use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
+use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, UInt16Type};
+use arrow::error::ArrowError;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::ChunkReader;
@@ -18,6 +19,7 @@ use parquet::file::statistics::Statistics;
 use sluice_protocol::state::KeyedStateKind;
 use sluice_protocol::{KeyGroup, KeyGroupRange, OperatorUid, key_group};
 use std::fmt::Display;
+use std::sync::Arc;
 
 /// Rows that are read at once.
 const BATCH_ROWS: usize = 8192;
@@ -95,7 +97,8 @@ impl Restorer<'_> {
             return Err(unreadable(self.uid, "a key stands in it twice"));
         }
         let accumulators = &rows.columns()[1 + key_columns.len()..];
-        self.read_words(&layout, accumulators, rows.num_rows());
+        let read = self.read_words(&layout, accumulators, rows.num_rows());
+        read.map_err(|error| unreadable(self.uid, error))?;
         let fates = match (self.kind, accumulators.last()) {
             (KeyedStateKind::Delta, Some(deleted)) => {
                 let fate = |deleted: Option<bool>| if deleted == Some(true) { Fate::Remove } else { Fate::Write };
@@ -127,7 +130,7 @@ impl Restorer<'_> {
 
     /// The key groups that the hashed keys belong to.
     fn computed_groups(&self, max_parallelism: u16) -> impl Iterator<Item = u16> {
-        self.touched.hashed.hashes.iter().map(move |hash| key_group::of_hash(*hash, max_parallelism).0)
+        self.touched.hashed.group_hashes().iter().map(move |hash| key_group::of_hash(*hash, max_parallelism).0)
     }
 
     /// The key groups in the file must be those that the keys hash to.
@@ -145,12 +148,13 @@ impl Restorer<'_> {
     }
 
     /// The accumulators row by row, as the table lays them out. What is NULL is 0.
-    fn read_words(&mut self, layout: &TableLayout, columns: &[ArrayRef], rows: usize) {
+    fn read_words(&mut self, layout: &TableLayout, columns: &[ArrayRef], rows: usize) -> Result<(), ArrowError> {
         self.words.clear();
         self.words.resize(rows * layout.words, 0);
         for (column, array) in layout.accumulators.iter().zip(columns) {
-            read_column(&mut self.words, layout.words, column, array);
+            read_column(&mut self.words, layout.words, column, array)?;
         }
+        Ok(())
     }
 }
 
@@ -159,7 +163,12 @@ fn key_columns(layout: &TableLayout) -> Vec<usize> {
     (1..=layout.keys.len()).collect()
 }
 
-fn read_column(words: &mut [u64], width: usize, column: &AccumulatorColumn, array: &ArrayRef) {
+fn read_column(
+    words: &mut [u64],
+    width: usize,
+    column: &AccumulatorColumn,
+    array: &ArrayRef,
+) -> Result<(), ArrowError> {
     let (at, rows) = (column.word, words.chunks_exact_mut(width));
     match &column.data_type {
         DataType::Float64 => {
@@ -174,10 +183,13 @@ fn read_column(words: &mut [u64], width: usize, column: &AccumulatorColumn, arra
             rows.zip(values).for_each(set);
         }
         _ => {
-            let values = array.as_primitive::<Int64Type>();
+            let numbers =
+                if array.data_type() == &DataType::Int64 { Arc::clone(array) } else { cast(array, &DataType::Int64)? };
+            let values = numbers.as_primitive::<Int64Type>();
             rows.zip(values).for_each(|(words, value)| words[at] = value.unwrap_or_default() as u64);
         }
     }
+    Ok(())
 }
 
 /// Whether a row group may hold key groups of the range; without statistics it may.

@@ -6,6 +6,7 @@
 use super::arena::{Arena, FrozenArena};
 use super::cow::CopyOnWrite;
 use super::hash::ShardChanges;
+use super::links::Links;
 use hashbrown::HashTable;
 use hashbrown::hash_table;
 use sluice_protocol::key_group::{self, encode};
@@ -39,6 +40,8 @@ pub(super) struct Shard {
     rows: Rows,
     arena: Arena,
     changes: ShardChanges,
+    /// Chains of rows with one prefix, where the table has prefixes.
+    links: Option<Links>,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +136,7 @@ impl Rows {
 }
 
 impl Shard {
-    pub(super) fn new(accumulator_words: usize, bigint: bool) -> Self {
+    pub(super) fn new(accumulator_words: usize, bigint: bool, prefixed: bool) -> Self {
         Self {
             bigint,
             width: accumulator_words + 1,
@@ -142,6 +145,7 @@ impl Shard {
             rows: Rows::default(),
             arena: Arena::default(),
             changes: ShardChanges::default(),
+            links: prefixed.then(Links::default),
         }
     }
 
@@ -188,6 +192,37 @@ impl Shard {
         }
     }
 
+    /// As [`Self::encoded_key`], of a table with prefixes: the prefix hashes so and has so many bytes.
+    pub(super) fn prefixed_key(&mut self, hash: u64, key: &[u8], group_hash: u64, prefix: u32) -> &mut Entry {
+        let (rows, arena, width) = (&mut self.rows, &mut self.arena, self.width);
+        let found = self.index.entry(
+            spread(hash),
+            |entry| arena.get(rows.get(width, entry.row)[0]) == key,
+            |entry| spread(key_group::hash(arena.get(rows.get(width, entry.row)[0]))),
+        );
+        match found {
+            hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
+            hash_table::Entry::Vacant(vacant) => {
+                let row = rows.push(width, arena.push(key));
+                if let Some(links) = &mut self.links {
+                    let begins = &key[..prefix as usize];
+                    let is_same = |other: u32| arena.get(rows.get(width, other)[0]).starts_with(begins);
+                    links.push(group_hash, prefix, is_same);
+                }
+                vacant.insert(Entry { row, slot: u32::MAX }).into_mut()
+            }
+        }
+    }
+
+    /// The rows whose keys begin with this prefix, with their keys.
+    pub(super) fn with_prefix(&self, group_hash: u64, prefix: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+        let key = |row: u32| self.arena.get(self.rows.get(self.width, row)[0]);
+        let links = self.links.as_ref();
+        let first = links.and_then(|links| links.first(group_hash, |row| key(row).starts_with(prefix)));
+        let rows = std::iter::successors(first, move |row| links.and_then(|links| links.next(*row)));
+        rows.map(move |row| (row, key(row)))
+    }
+
     #[inline]
     pub(super) fn accumulators(&self, row: u32) -> &[u64] {
         &self.rows.get(self.width, row)[1..]
@@ -202,6 +237,10 @@ impl Shard {
     pub(super) fn remove(&mut self, row: u32) {
         let key = self.rows.get(self.width, row)[0];
         self.note_removed(row, key);
+        let group_hash = self.group_hash_of(row);
+        if let Some(links) = &mut self.links {
+            links.unlink(row, group_hash);
+        }
         if self.null.is_some_and(|null| null.row == row) {
             self.null = None;
         } else if let Ok(entry) = self.index.find_entry(self.spread_hash_of(key), |entry| entry.row == row) {
@@ -211,13 +250,24 @@ impl Shard {
             self.arena.drop_key(key);
         }
         let last = (self.rows.count - 1) as u32;
+        let group_hash = self.group_hash_of(last);
         if row != last {
             self.move_row(last, row);
+        }
+        if let Some(links) = &mut self.links {
+            links.move_last(row, group_hash);
         }
         self.rows.pop(self.width);
         if self.arena.is_wasteful() {
             self.rebuild_arena();
         }
+    }
+
+    /// Of a table with prefixes, what the prefix of a row's key hashes to.
+    fn group_hash_of(&self, row: u32) -> u64 {
+        let Some(links) = &self.links else { return 0 };
+        let key = self.arena.get(self.rows.get(self.width, row)[0]);
+        key_group::hash(&key[..links.prefix(row)])
     }
 
     fn note_removed(&mut self, row: u32, key: u64) {

@@ -26,6 +26,8 @@ fn layout(keys: &[(&str, DataType)]) -> Arc<TableLayout> {
         keys: keys.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect(),
         accumulators: vec![column("n", 0)],
         words: 1,
+        prefix: None,
+        updated: None,
     })
 }
 

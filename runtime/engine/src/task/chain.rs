@@ -66,6 +66,7 @@ impl Chain {
         clock: &Clock,
     ) -> Result<(), TaskError> {
         for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
+            operator.set_clock(clock);
             operator.open(&context(uid), restore(uid))?;
         }
         if let Some(end) = &mut self.end.sink {

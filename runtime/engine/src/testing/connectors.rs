@@ -136,10 +136,18 @@ impl SinkFactory for Keep {
 
 /// `SELECT k, COUNT(*) AS n, SUM(v) AS s … GROUP BY k`.
 pub(crate) fn count_and_sum() -> GroupAggregateFactory {
-    let call = |kind, name: &str| AggregateCall { kind, name: name.to_owned() };
-    let calls = vec![call(AggregateKind::Count, "n"), call(AggregateKind::Sum(1), "s")];
+    let calls =
+        vec![AggregateCall::new(AggregateKind::Count, None, "n"), AggregateCall::new(AggregateKind::Sum, Some(1), "s")];
     let (input, key_names) = (schema(), vec!["k".to_owned()]);
-    let spec = GroupAggregateSpec { input, keys: vec![0], key_names, calls, emit_update_before: true };
+    let spec = GroupAggregateSpec {
+        input,
+        keys: vec![0],
+        key_names,
+        calls,
+        emit_update_before: true,
+        changelog: true,
+        ttl: None,
+    };
     GroupAggregateFactory::new(spec).unwrap()
 }
 

@@ -62,6 +62,8 @@ impl Translator<'_> {
             calls,
             // Another aggregation above must take back what it has counted.
             emit_update_before: self.sends_update_before || !self.aggregates.is_empty(),
+            changelog: stream.updates.is_some(),
+            ttl: None,
         };
         let factory = GroupAggregateFactory::new(spec).map_err(|error| self.invalid(&error.to_string()))?;
         let parallelism = if keys.is_empty() { 1 } else { self.options.parallelism };
@@ -106,19 +108,21 @@ impl Translator<'_> {
         if parameters.distinct || parameters.filter.is_some() || !parameters.order_by.is_empty() {
             return Err(self.unsupported(&format!("{call}")));
         }
-        let (kind, name) = match (function.func.name(), parameters.args.as_slice()) {
-            ("count", [Expr::Literal(value, _)]) if !value.is_null() => (AggregateKind::Count, "COUNT(*)".to_owned()),
+        let (kind, argument, name) = match (function.func.name(), parameters.args.as_slice()) {
+            ("count", [Expr::Literal(value, _)]) if !value.is_null() => {
+                (AggregateKind::Count, None, "COUNT(*)".to_owned())
+            }
             ("count", [argument]) => {
                 let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::CountColumn(input), format!("COUNT({})", inputs.texts[input]))
+                (AggregateKind::Count, Some(input), format!("COUNT({})", inputs.texts[input]))
             }
             ("sum", [argument]) => {
                 let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::Sum(input), format!("SUM({})", inputs.texts[input]))
+                (AggregateKind::Sum, Some(input), format!("SUM({})", inputs.texts[input]))
             }
             _ => return Err(self.unsupported(&call.to_string())),
         };
-        Ok(AggregateCall { kind, name })
+        Ok(AggregateCall::new(kind, argument, &name))
     }
 
     /// Cuts a stream down to these columns and makes what is pending an operator.

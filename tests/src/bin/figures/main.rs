@@ -8,7 +8,9 @@
 
 mod backpressure;
 mod data_plane;
+mod filter_project;
 mod groupby;
+mod join;
 mod kafka_json;
 mod recovery;
 mod start;
@@ -34,6 +36,8 @@ const FIGURES: &[Figure] = &[
         &["backpressure_unaligned_seconds", "backpressure_aligned_seconds", "backpressure_timeout_seconds"],
         backpressure::print,
     ),
+    (&["filter_project_rows_per_core"], filter_project::print),
+    (&["join_rows_per_core"], join::print),
     (&["kafka_json_rows_per_core"], kafka_json::print),
     (&["data_plane_tls_ratio"], data_plane::print),
     (&["local_start_seconds"], start::print),

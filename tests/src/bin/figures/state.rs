@@ -59,17 +59,18 @@ fn batch(keys: impl Iterator<Item = u64>) -> Result<Batch> {
 }
 
 fn open(backend: StateBackend, state: RestoredState) -> Result<Box<dyn Operator>> {
-    let call = |kind, name: &str| AggregateCall { kind, name: name.to_owned() };
     let factory = GroupAggregateFactory::new(GroupAggregateSpec {
         input: schema(),
         keys: vec![0],
         key_names: vec!["k".to_owned()],
         calls: vec![
-            call(AggregateKind::Count, "n"),
-            call(AggregateKind::Sum(1), "a"),
-            call(AggregateKind::Sum(2), "b"),
+            AggregateCall::new(AggregateKind::Count, None, "n"),
+            AggregateCall::new(AggregateKind::Sum, Some(1), "a"),
+            AggregateCall::new(AggregateKind::Sum, Some(2), "b"),
         ],
         emit_update_before: false,
+        changelog: false,
+        ttl: None,
     })?;
     let mut operator = factory.create()?;
     let context = OperatorContext {

@@ -20,7 +20,7 @@ fn column(name: &str, data_type: DataType, word: usize, null_while_zero: Option<
 /// A table with the BIGINT key `k` and these accumulators.
 fn table_of(accumulators: Vec<AccumulatorColumn>, words: usize) -> Box<dyn KeyedTable> {
     let keys = vec![Field::new("k", DataType::Int64, true)];
-    table(&Arc::new(TableLayout { keys, accumulators, words }), all(), 128)
+    table(&Arc::new(TableLayout { keys, accumulators, words, prefix: None, updated: None }), all(), 128)
 }
 
 /// A file with the keys 1, 2, 3 and these columns.

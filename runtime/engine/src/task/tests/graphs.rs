@@ -53,7 +53,13 @@ fn layout() -> Arc<TableLayout> {
         null_while_zero: None,
     };
     let accumulators = vec![column("rows", 0), column("sum", 1)];
-    Arc::new(TableLayout { keys: vec![Field::new("k", DataType::Int64, true)], accumulators, words: 2 })
+    Arc::new(TableLayout {
+        keys: vec![Field::new("k", DataType::Int64, true)],
+        accumulators,
+        words: 2,
+        prefix: None,
+        updated: None,
+    })
 }
 
 impl Node {

@@ -1,0 +1,299 @@
+//! The values of each group, for aggregates that need them: how often each came, in a table of their own.
+//!
+//! Keys of the table are the group's keys and the value; the group's keys decide the key group, as those of the group do.
+//! - DISTINCT: a value counts when its count leaves 0, and is retracted when it comes to 0.
+//! - MIN and MAX over a changelog: when the extremum goes, the values of its group are looked through for the next one.
+//!   That costs as many steps as the group has distinct values, as in Flink; all other rows cost one look-up.
+//! - MIN and MAX of text: the extremum is found among the kept values; where rows only come, no other value is kept.
+
+use super::accumulate::Signs;
+use super::extremum::Extremum;
+use crate::error::TaskError;
+use crate::keys::decode::{decode, stored_type};
+use crate::operator::{Clock, OperatorContext, RestoredState, SnapshotWriter};
+use crate::state::file::ROWS;
+use crate::state::prefix::{FoundRows, Prefixes};
+use crate::state::ttl::{self, Ttl};
+use crate::state::{Fate, KeyedTable, TableLayout, TouchedKeys};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field};
+use sluice_protocol::{CheckpointId, TimeSpan};
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// What the values of a call are kept for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Each counts once.
+    Distinct,
+    /// One of them is the extremum, which the group holds.
+    Extremum,
+    /// One of them is the extremum; `alone`: no other is kept.
+    Text { most: bool, alone: bool },
+}
+
+/// What all subtasks share of one call's values.
+pub(super) struct ValuesPlan {
+    /// The name of the state.
+    pub(super) name: String,
+    pub(super) role: Role,
+    /// The keys of the group, then the argument.
+    columns: Vec<usize>,
+    layout: Arc<TableLayout>,
+}
+
+impl ValuesPlan {
+    pub(super) fn new(
+        role: Role,
+        call: &str,
+        (keys, key_fields): (&[usize], &[Field]),
+        (argument, field): (usize, &Field),
+        expires: bool,
+    ) -> Self {
+        let mut fields = key_fields.to_vec();
+        fields.push(field.clone().with_name(call));
+        let mut accumulators = vec![super::bigint(ROWS, 0)];
+        let updated = expires.then_some(1);
+        accumulators.extend(updated.map(ttl::column));
+        let layout =
+            TableLayout { words: accumulators.len(), keys: fields, accumulators, prefix: Some(keys.len()), updated };
+        let columns = keys.iter().copied().chain([argument]).collect();
+        Self { name: format!("values-{call}"), role, columns, layout: Arc::new(layout) }
+    }
+
+    fn argument(&self) -> usize {
+        self.columns[self.columns.len() - 1]
+    }
+}
+
+/// The values of one call in one subtask.
+pub(super) struct Values {
+    plan: Arc<ValuesPlan>,
+    table: Box<dyn KeyedTable>,
+    ttl: Option<Ttl>,
+    touched: TouchedKeys,
+    /// Counts as they were loaded and are to be stored.
+    words: Vec<u64>,
+    written: Vec<bool>,
+    fates: Vec<Fate>,
+    prefixes: Prefixes,
+    found: FoundRows,
+    /// Of text: the encoded extremum of each group of the batch, before it and after.
+    pub(super) before: Vec<Option<Vec<u8>>>,
+    pub(super) after: Vec<Option<Vec<u8>>>,
+}
+
+impl Values {
+    pub(super) fn open(
+        plan: &Arc<ValuesPlan>,
+        context: &OperatorContext,
+        state: &RestoredState,
+        ttl: Option<(TimeSpan, &Clock)>,
+    ) -> Result<Self, TaskError> {
+        let mut table = context.keyed_table(&plan.name, Arc::clone(&plan.layout))?;
+        let own: Vec<_> = state.keyed.iter().filter(|file| file.name == plan.name).cloned().collect();
+        table.restore(&context.uid, &own)?;
+        Ok(Self {
+            plan: Arc::clone(plan),
+            table,
+            ttl: ttl.map(|(ttl, clock)| Ttl::new(ttl, 1, Clock::clone(clock))),
+            touched: TouchedKeys::default(),
+            words: Vec::new(),
+            written: Vec::new(),
+            fates: Vec::new(),
+            prefixes: Prefixes::default(),
+            found: FoundRows::default(),
+            before: Vec::new(),
+            after: Vec::new(),
+        })
+    }
+
+    /// Counts the values of the rows that count. `news` learns which of them made a value come (+1) or go (−1).
+    pub(super) fn count(&mut self, rows: &RecordBatch, signs: &Signs, news: &mut Signs) -> Result<(), TaskError> {
+        if let Some(ttl) = &mut self.ttl {
+            ttl.begin_batch();
+        }
+        let width = self.plan.layout.words;
+        self.table.touch(rows, &self.plan.columns, &mut self.touched)?;
+        self.table.load(&self.touched, &mut self.words);
+        if let Some(ttl) = &self.ttl {
+            ttl.hide_expired(&mut self.words, width);
+        }
+        self.written.clear();
+        self.written.resize(self.touched.keys.len(), false);
+        news.signs.clear();
+        let nulls = rows.column(self.plan.argument()).nulls();
+        for (row, slot) in self.touched.slots.iter().enumerate() {
+            let sign = if nulls.is_some_and(|nulls| nulls.is_null(row)) { 0 } else { signs.of_row(row) };
+            let entry = &mut self.words[*slot as usize * width..][..width];
+            let before = entry[0] as i64;
+            let after = (before + sign).max(0);
+            entry[0] = after as u64;
+            self.written[*slot as usize] |= sign != 0;
+            news.signs.push(i64::from(after > 0) - i64::from(before > 0));
+        }
+        self.store()
+    }
+
+    fn store(&mut self) -> Result<(), TaskError> {
+        self.fates.clear();
+        for (entry, written) in self.words.chunks_exact_mut(self.plan.layout.words).zip(&self.written) {
+            self.fates.push(match (entry[0], written) {
+                (0, _) => Fate::Remove,
+                (_, true) => {
+                    if let Some(ttl) = &self.ttl {
+                        ttl.note(entry);
+                    }
+                    Fate::Write
+                }
+                (_, false) => Fate::Keep,
+            });
+        }
+        self.table.store(&self.touched, &self.words, &self.fates)
+    }
+
+    /// After [`Self::count`] and after the group took the values that came: where the extremum of a group has gone, the
+    /// next one is looked for.
+    pub(super) fn replace_gone(
+        &mut self,
+        extremum: &Extremum,
+        rows: &RecordBatch,
+        groups: &TouchedKeys,
+        (new, words): (&mut [u64], usize),
+    ) -> Result<(), TaskError> {
+        let holds = extremum.holds(rows.column(extremum.column))?;
+        let mut bereft: Vec<u32> = Vec::new();
+        for (value, entry) in self.touched.keys.iter().zip(self.words.chunks_exact(self.plan.layout.words)) {
+            let group = groups.slots[value.first as usize];
+            if entry[0] == 0 && holds(&new[group as usize * words..][..words], value.first as usize) {
+                bereft.push(group);
+            }
+        }
+        drop(holds);
+        if bereft.is_empty() {
+            return Ok(());
+        }
+        bereft.sort_unstable();
+        bereft.dedup();
+        self.prefixes.clear();
+        for group in &bereft {
+            extremum.clear(&mut new[*group as usize * words..][..words]);
+            self.prefixes.number(&self.touched, groups.keys[*group as usize].first);
+        }
+        self.find()?;
+        let slots: Vec<u32> = self.found.touched.keys.iter().map(|row| bereft[row.first as usize]).collect();
+        let keys: Vec<&[u8]> = (0..self.found.len()).map(|row| self.found.key(row)).collect();
+        let types: Vec<DataType> = self.plan.layout.keys.iter().map(|key| stored_type(key.data_type())).collect();
+        let Some(values) = decode(&keys, &types)?.pop() else { return Ok(()) };
+        extremum.add(new, words, &slots, &self.living(), &values)
+    }
+
+    /// Finds the kept values of the noted groups, with their counts.
+    fn find(&mut self) -> Result<(), TaskError> {
+        self.table.find_by_prefix(&self.prefixes, &mut self.found)?;
+        self.table.load(&self.found.touched, &mut self.words);
+        Ok(())
+    }
+
+    /// Which of the found values count: those that have not expired.
+    fn living(&self) -> Signs {
+        let entries = self.words.chunks_exact(self.plan.layout.words);
+        let expired = |entry: &[u64]| self.ttl.as_ref().is_some_and(|ttl| ttl.has_expired(entry));
+        Signs { signs: entries.map(|entry| i64::from(!expired(entry))).collect() }
+    }
+
+    /// Of text: counts the values, and finds the extremum of each group before and after.
+    pub(super) fn count_text(
+        &mut self,
+        (most, alone): (bool, bool),
+        rows: &RecordBatch,
+        groups: &TouchedKeys,
+        signs: &Signs,
+    ) -> Result<(), TaskError> {
+        self.touched.hash(&self.plan.layout, rows, &self.plan.columns)?;
+        self.prefixes.clear();
+        let numbers: Vec<u32> =
+            groups.keys.iter().map(|group| self.prefixes.number(&self.touched, group.first)).collect();
+        if let Some(ttl) = &mut self.ttl {
+            ttl.begin_batch();
+        }
+        self.find()?;
+        let extremes = self.extremes(most);
+        self.before = numbers.iter().map(|number| extremes[*number as usize].clone()).collect();
+        self.count(rows, signs, &mut Signs::default())?;
+        self.find()?;
+        let extremes = self.extremes(most);
+        if alone {
+            let keeps = |(row, found): (usize, &crate::state::Touched)| {
+                let is_extreme = extremes[found.first as usize].as_deref() == Some(self.value(row));
+                if is_extreme { Fate::Keep } else { Fate::Remove }
+            };
+            self.fates = self.found.touched.keys.iter().enumerate().map(keeps).collect();
+            self.table.store(&self.found.touched, &self.words, &self.fates)?;
+        }
+        self.after = numbers.iter().map(|number| extremes[*number as usize].clone()).collect();
+        Ok(())
+    }
+
+    /// The encoded value of a found row.
+    fn value(&self, row: usize) -> &[u8] {
+        let prefix = self.prefixes.bytes(self.found.touched.keys[row].first as usize).len();
+        &self.found.key(row)[prefix..]
+    }
+
+    /// The extremum of each noted group among the found values.
+    fn extremes(&self, most: bool) -> Vec<Option<Vec<u8>>> {
+        let mut best: Vec<Option<usize>> = vec![None; self.prefixes.len()];
+        let living = self.living();
+        for (row, found) in self.found.touched.keys.iter().enumerate() {
+            if living.of_row(row) == 0 {
+                continue;
+            }
+            let best = &mut best[found.first as usize];
+            let wanted = if most { Ordering::Greater } else { Ordering::Less };
+            if best.is_none_or(|best| compare(self.value(row), self.value(best)) == wanted) {
+                *best = Some(row);
+            }
+        }
+        best.into_iter().map(|row| row.map(|row| self.value(row).to_vec())).collect()
+    }
+
+    /// Looks for values that have expired.
+    pub(super) fn sweep(&mut self) -> Result<(), TaskError> {
+        self.ttl.as_ref().map_or(Ok(()), |ttl| ttl.sweep(self.table.as_mut()))
+    }
+
+    pub(super) fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {
+        if let Some(ttl) = &mut self.ttl {
+            ttl.sweep_before_freeze(self.table.as_mut())?;
+        }
+        self.table.freeze(checkpoint)
+    }
+
+    pub(super) fn role(&self) -> Role {
+        self.plan.role
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.plan.name
+    }
+}
+
+/// Encoded texts by their bytes, which stand behind a tag and a length.
+fn compare(left: &[u8], right: &[u8]) -> Ordering {
+    const TEXT: usize = 5;
+    left.get(TEXT..).cmp(&right.get(TEXT..))
+}
+
+/// Encoded texts as a column.
+pub(super) fn texts<'a>(
+    values: impl Iterator<Item = Option<&'a [u8]>>,
+    result: &DataType,
+) -> Result<ArrayRef, TaskError> {
+    let values: Vec<&[u8]> = values.map(|value| value.unwrap_or(&[0])).collect();
+    let stored = stored_type(result);
+    let column = decode(&values, std::slice::from_ref(&stored))?.pop();
+    let column = column.ok_or_else(|| TaskError::Internal("texts make no column".to_owned()))?;
+    cast(&column, result).map_err(|error| TaskError::Internal(format!("the result of MIN or MAX: {error}")))
+}

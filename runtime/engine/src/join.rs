@@ -1,0 +1,274 @@
+//! Regular equi-joins over changelogs, inner and left outer: both sides are kept, each change of a side meets what the
+//! other side holds (Flink's `StreamingJoinOperator`).
+//!
+//! Input 0 is the left side, input 1 the right one; both are partitioned by their join keys and carry full changelogs: a
+//! row goes by `-U` or `-D` with all its columns. What comes out are `+I` and `-D` rows: of a batch first those that go,
+//! then those that come. A row that comes and goes within a batch, or goes and comes again, is no change.
+//!
+//! A NULL in a join key matches nothing: such rows are kept nowhere; a left outer join passes those of the left side on,
+//! padded with NULLs. A left row is padded from the moment when it has no match until the first comes, and again when the
+//! last has gone. Floats come out with one zero and one NaN, as keys do (F3). A retraction of a row that is not there (its
+//! time to live may be over) is dropped.
+//!
+//! The state, version 1: tables `left` and `right` ([`side`]), one row per distinct row of that side: the key columns,
+//! then the others, by their names (a key column that stands twice is `name$2` the second time), `$rows`: how often the
+//! row is there, and of the left side of a left outer join `$matches`: how many rows of the right side match it.
+//!
+//! The flow of a batch ([`Join::change`]): the own side counts the rows of the batch ([`side::Side::count`]); the other
+//! side finds its rows with their keys ([`side::Side::find`]); pairs of both, as far as the condition holds, are the
+//! change ([`pairs`]); what has changed goes back to both sides.
+
+mod pairs;
+mod side;
+#[cfg(test)]
+mod tests;
+
+use crate::batch::{Batch, RowKind};
+use crate::error::TaskError;
+use crate::keys;
+use crate::operator::{Clock, Collector, Operator, OperatorContext, OperatorFactory, RestoredState, SnapshotWriter};
+use crate::operators::{ExpressionFactory, RowExpression};
+use crate::state::frozen_tables::FrozenTables;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt8Array};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, Float32Type, Float64Type, SchemaRef};
+use pairs::Pairs;
+use side::{Side, SidePlan};
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
+use std::sync::Arc;
+
+/// Which rows come out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinKind {
+    /// Pairs that match.
+    Inner,
+    /// These, and rows of the left side without a match.
+    LeftOuter,
+}
+
+/// An equi-join.
+pub struct JoinSpec {
+    /// Which rows come out.
+    pub kind: JoinKind,
+    /// The rows of input 0.
+    pub left: SchemaRef,
+    /// The rows of input 1.
+    pub right: SchemaRef,
+    /// Positions of the key columns of the left side; at least one.
+    pub left_keys: Vec<usize>,
+    /// Positions of the key columns of the right side that must be equal to them, of the same types.
+    pub right_keys: Vec<usize>,
+    /// What else must hold: BOOLEAN over the columns of the left side, then those of the right one.
+    pub condition: Option<ExpressionFactory>,
+    /// The columns of the left side, then those of the right one, which may be NULL when the join is left outer.
+    pub output: SchemaRef,
+    /// How long a row of the left side is kept after its last change; `None`: for ever.
+    pub left_ttl: Option<TimeSpan>,
+    /// The same for the right side.
+    pub right_ttl: Option<TimeSpan>,
+}
+
+/// Makes [`Join`]s.
+pub struct JoinFactory {
+    plan: Arc<Plan>,
+    condition: Option<ExpressionFactory>,
+}
+
+/// What all subtasks share.
+struct Plan {
+    kind: JoinKind,
+    sides: [SidePlan; 2],
+    output: SchemaRef,
+}
+
+impl JoinFactory {
+    /// Checks the join and lays out its state.
+    ///
+    /// # Errors
+    /// [`TaskError::BadProgram`] when keys or columns do not fit, or a column cannot be kept.
+    pub fn new(spec: JoinSpec) -> Result<Self, TaskError> {
+        check(&spec)?;
+        let JoinSpec { kind, left, right, left_keys, right_keys, condition, output, left_ttl, right_ttl } = spec;
+        let sides = [
+            SidePlan::new("left", &left, &left_keys, left_ttl, kind == JoinKind::LeftOuter)?,
+            SidePlan::new("right", &right, &right_keys, right_ttl, false)?,
+        ];
+        Ok(Self { plan: Arc::new(Plan { kind, sides, output }), condition })
+    }
+}
+
+fn check(spec: &JoinSpec) -> Result<(), TaskError> {
+    let refused = |text: String| Err(TaskError::BadProgram(text));
+    if spec.left_keys.is_empty() || spec.left_keys.len() != spec.right_keys.len() {
+        let (left, right) = (spec.left_keys.len(), spec.right_keys.len());
+        return refused(format!("a join needs as many keys on both sides, one at least, but has {left} and {right}"));
+    }
+    for (left, right) in spec.left_keys.iter().zip(&spec.right_keys) {
+        let (Some(left), Some(right)) = (spec.left.fields().get(*left), spec.right.fields().get(*right)) else {
+            return refused(format!("a join refers to key column {left} or {right}, which is not there"));
+        };
+        let (of_left, of_right) = (left.data_type(), right.data_type());
+        if keys::decode::stored_type(of_left) != keys::decode::stored_type(of_right) {
+            let (left, right) = (left.name(), right.name());
+            return refused(format!(
+                "a join compares column '{left}' ({of_left}) with '{right}' ({of_right}); cast one to the other's type"
+            ));
+        }
+    }
+    let columns = spec.left.fields().iter().chain(spec.right.fields());
+    let types: Vec<&DataType> = columns.map(|field| field.data_type()).collect();
+    let output: Vec<&DataType> = spec.output.fields().iter().map(|field| field.data_type()).collect();
+    if types == output {
+        return Ok(());
+    }
+    refused(format!("a join gives columns of the types {types:?}, but was planned with {output:?}"))
+}
+
+impl OperatorFactory for JoinFactory {
+    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
+        Ok(Box::new(Join {
+            plan: Arc::clone(&self.plan),
+            condition: self.condition.as_ref().map(|make| make()).transpose()?,
+            sides: None,
+            clock: Arc::new(|| Timestamp(0)),
+        }))
+    }
+
+    fn output_schema(&self) -> SchemaRef {
+        SchemaRef::clone(&self.plan.output)
+    }
+}
+
+/// One subtask of a join.
+pub struct Join {
+    plan: Arc<Plan>,
+    condition: Option<Box<dyn RowExpression>>,
+    /// Left and right, once it is opened.
+    sides: Option<[Side; 2]>,
+    clock: Clock,
+}
+
+impl Operator for Join {
+    fn set_clock(&mut self, clock: &Clock) {
+        self.clock = Clock::clone(clock);
+    }
+
+    fn open(&mut self, context: &OperatorContext, state: RestoredState) -> Result<(), TaskError> {
+        let [left, right] = &self.plan.sides;
+        if let Some(file) = state.keyed.iter().find(|file| file.name != left.name && file.name != right.name) {
+            return Err(TaskError::IncompatibleState(format!(
+                "operator '{}' is a join and keeps its state under the names '{}' and '{}', but the checkpoint holds a \
+                 state '{}' for it; was the uid used for another kind of operator?",
+                context.uid, left.name, right.name, file.name
+            )));
+        }
+        self.sides =
+            Some([Side::open(left, context, &state, &self.clock)?, Side::open(right, context, &state, &self.clock)?]);
+        Ok(())
+    }
+
+    fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+        self.process_input(0, batch, out)
+    }
+
+    fn process_input(&mut self, input: u8, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+        if input > 1 {
+            return Err(TaskError::BadProgram(format!("an edge leads to input {input} of a join, which has 0 and 1")));
+        }
+        let batch = Batch { rows: with_one_zero(batch.rows)?, ..batch };
+        let Some(matchable) = self.matchable(usize::from(input), &batch.rows) else {
+            return self.change(usize::from(input), &batch, out);
+        };
+        if input == 0 && self.plan.kind == JoinKind::LeftOuter {
+            let others: BooleanArray = matchable.values().iter().map(|matchable| Some(!matchable)).collect();
+            pairs::emit_padded_rows(&self.plan.output, &only(&batch, &others)?, out)?;
+        }
+        self.change(usize::from(input), &only(&batch, &matchable)?, out)
+    }
+
+    fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
+        let Some(sides) = &mut self.sides else { return Ok(None) };
+        let frozen = sides.iter_mut().map(|side| side.freeze(checkpoint)).collect::<Result<_, _>>()?;
+        Ok(Some(Box::new(FrozenTables(frozen))))
+    }
+}
+
+impl Join {
+    /// Which rows have no NULL in their keys; `None`: all.
+    fn matchable(&self, side: usize, rows: &RecordBatch) -> Option<BooleanArray> {
+        let keys = &self.plan.sides[side].keys;
+        let nulls: Vec<_> =
+            keys.iter().filter_map(|key| rows.column(*key).nulls()).filter(|nulls| nulls.null_count() > 0).collect();
+        if nulls.is_empty() {
+            return None;
+        }
+        Some((0..rows.num_rows()).map(|row| Some(nulls.iter().all(|nulls| nulls.is_valid(row)))).collect())
+    }
+
+    /// A batch of one side, whose keys have no NULL.
+    fn change(&mut self, input: usize, batch: &Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+        let Some([left, right]) = &mut self.sides else {
+            return Err(TaskError::Internal("a join got rows before it was opened".to_owned()));
+        };
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (own, other) = if input == 0 { (left, right) } else { (right, left) };
+        own.count(batch)?;
+        other.find(own)?;
+        let condition = self.condition.as_deref();
+        let pairs = Pairs::new(&self.plan.output, condition, input == 0, (&batch.rows, own), other)?;
+        match (self.plan.kind, input) {
+            (JoinKind::Inner, _) => {
+                pairs.emit(RowKind::Delete, out)?;
+                pairs.emit(RowKind::Insert, out)?;
+            }
+            (JoinKind::LeftOuter, 0) => {
+                pairs.emit_or_pad(RowKind::Delete, out)?;
+                let matches = pairs.emit_or_pad(RowKind::Insert, out)?;
+                own.set_matches(&matches);
+            }
+            (JoinKind::LeftOuter, _) => {
+                pairs.emit(RowKind::Delete, out)?;
+                let gained = pairs.gained()?;
+                pairs.emit_padded(&gained, RowKind::Delete, out)?;
+                pairs.emit_padded(&gained, RowKind::Insert, out)?;
+                pairs.emit(RowKind::Insert, out)?;
+                other.add_matches(&gained)?;
+            }
+        }
+        own.store()?;
+        own.sweep()?;
+        other.sweep()
+    }
+}
+
+/// The rows whose flag is set.
+fn only(batch: &Batch, flags: &BooleanArray) -> Result<Batch, TaskError> {
+    let internal = |error| TaskError::Internal(format!("a batch of a join cannot be filtered: {error}"));
+    let rows = filter_record_batch(&batch.rows, flags).map_err(internal)?;
+    let kinds = batch.kinds.as_ref().map(|kinds| arrow::compute::filter(kinds, flags)).transpose().map_err(internal)?;
+    let kinds: Option<UInt8Array> = kinds.map(|kinds| kinds.as_primitive::<arrow::datatypes::UInt8Type>().clone());
+    Ok(Batch { rows, kinds })
+}
+
+/// Floats as the state gives them back, so that a row goes as it came.
+fn with_one_zero(rows: RecordBatch) -> Result<RecordBatch, TaskError> {
+    let is_float = |column: &ArrayRef| matches!(column.data_type(), DataType::Float32 | DataType::Float64);
+    if !rows.columns().iter().any(is_float) {
+        return Ok(rows);
+    }
+    let columns = rows.columns().iter().map(|column| match column.data_type() {
+        DataType::Float64 => {
+            let one = |value: f64| if value.is_nan() { f64::NAN } else { value + 0.0 };
+            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(one)) as ArrayRef
+        }
+        DataType::Float32 => {
+            let one = |value: f32| if value.is_nan() { f32::NAN } else { value + 0.0 };
+            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
+        }
+        _ => Arc::clone(column),
+    });
+    RecordBatch::try_new(rows.schema(), columns.collect())
+        .map_err(|error| TaskError::Internal(format!("a batch of a join cannot be made anew: {error}")))
+}
