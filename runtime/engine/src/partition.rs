@@ -43,7 +43,7 @@ pub struct EdgeWriter {
 
 enum Rule {
     One,
-    Hash(HashPartitioner),
+    Hash(Box<HashPartitioner>),
     Rebalance { next: usize },
     Broadcast,
 }
@@ -64,7 +64,9 @@ impl EdgeWriter {
         let rule = match partitioning {
             _ if channels.len() == 1 => Rule::One,
             Partitioning::Forward => Rule::One,
-            Partitioning::Hash { keys } => Rule::Hash(HashPartitioner::new(keys, channels.len(), max_parallelism)),
+            Partitioning::Hash { keys } => {
+                Rule::Hash(Box::new(HashPartitioner::new(keys, channels.len(), max_parallelism)))
+            }
             Partitioning::Rebalance => Rule::Rebalance { next: 0 },
             Partitioning::Broadcast => Rule::Broadcast,
         };

@@ -371,7 +371,7 @@ impl Task {
             Input::Source { .. } if running.finished || running.held.is_some() => return Ok(false),
             Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
                 SourcePoll::Batch(batch) => {
-                    self.meter.rows_in(batch.len());
+                    self.meter.read(&batch);
                     running.chain.process(0, batch)?;
                 }
                 SourcePoll::Pending => return Ok(false),
@@ -380,13 +380,13 @@ impl Task {
             Input::Gate(gate) => match gate.poll(now) {
                 None => return Ok(false),
                 Some(GateEvent::Batch { input, batch }) => {
-                    self.meter.rows_in(batch.len());
+                    self.meter.read(&batch);
                     running.chain.process(input, batch)?;
                 }
                 Some(event) => self.take_event(running, event, now)?,
             },
         }
-        self.meter.rows_out(running.chain.take_rows_out());
+        self.meter.wrote(running.chain.take_written());
         if self.lingers_since.is_none() && running.chain.lingers() {
             self.lingers_since = Some(now);
         }

@@ -34,6 +34,10 @@ pub struct TaskMetrics {
     pub rows_in: u64,
     /// Rows given to its outputs, or written by its sink.
     pub rows_out: u64,
+    /// Bytes of the rows taken, in memory.
+    pub bytes_in: u64,
+    /// Bytes of the rows given, in memory; of several output edges once.
+    pub bytes_out: u64,
     /// Milliseconds spent working.
     pub busy_ms: u64,
     /// Milliseconds without input.
@@ -147,9 +151,11 @@ fn register_checkpoint(registry: &mut Registry, metrics: &CheckpointMetrics) {
 
 fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
     type Read = fn(&TaskMetrics) -> u64;
-    let counters: [(&str, &str, Read); 7] = [
+    let counters: [(&str, &str, Read); 9] = [
         ("task_rows_in", "Rows taken from inputs or read by the source", |task| task.rows_in),
         ("task_rows_out", "Rows given to outputs or written by the sink", |task| task.rows_out),
+        ("task_bytes_in", "Bytes of the rows taken, in memory", |task| task.bytes_in),
+        ("task_bytes_out", "Bytes of the rows given, in memory; of several output edges once", |task| task.bytes_out),
         ("task_busy_milliseconds", "Time spent working", |task| task.busy_ms),
         ("task_idle_milliseconds", "Time without input", |task| task.idle_ms),
         ("task_back_pressured_milliseconds", "Time without room in an output", |task| task.back_pressured_ms),

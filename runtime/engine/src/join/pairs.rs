@@ -22,6 +22,9 @@ struct Pair {
     other: u32,
 }
 
+/// Takes a chunk of pairs.
+type TakePairs<'t, 'a> = &'t mut dyn FnMut(&Pairs<'a>, &[Pair]) -> Result<(), TaskError>;
+
 /// All pairs of a batch.
 pub(super) struct Pairs<'a> {
     output: &'a SchemaRef,
@@ -48,11 +51,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Hands out the pairs of rows that come, or go, for which the condition holds; a chunk at a time.
-    fn each(
-        &self,
-        kind: RowKind,
-        take: &mut dyn FnMut(&Self, &[Pair]) -> Result<(), TaskError>,
-    ) -> Result<(), TaskError> {
+    fn each(&self, kind: RowKind, take: TakePairs<'_, 'a>) -> Result<(), TaskError> {
         let mut chunk = Vec::with_capacity(CHUNK.min(self.own.gains.len()));
         for (own, gain) in (0_u32..).zip(&self.own.gains) {
             if (*gain > 0) != (kind == RowKind::Insert) || *gain == 0 {
@@ -69,11 +68,7 @@ impl<'a> Pairs<'a> {
         self.hand_out(&mut chunk, take)
     }
 
-    fn hand_out(
-        &self,
-        chunk: &mut Vec<Pair>,
-        take: &mut dyn FnMut(&Self, &[Pair]) -> Result<(), TaskError>,
-    ) -> Result<(), TaskError> {
+    fn hand_out(&self, chunk: &mut Vec<Pair>, take: TakePairs<'_, 'a>) -> Result<(), TaskError> {
         if let Some(condition) = self.condition
             && !chunk.is_empty()
         {

@@ -3,6 +3,7 @@
 //! Rows pass from operator to operator by a call each per batch. What the sink has no room for is kept here; the
 //! task takes no input while something is kept (B4).
 
+use super::metrics::Written;
 use super::snapshot::FrozenOperators;
 use crate::batch::Batch;
 use crate::channel::Frame;
@@ -26,7 +27,7 @@ pub(super) struct Chain {
 struct End {
     sink: Option<SinkEnd>,
     edges: Vec<EdgeWriter>,
-    rows_out: u64,
+    written: Written,
 }
 
 struct SinkEnd {
@@ -48,7 +49,7 @@ impl Chain {
         Ok(Self {
             uids: program.operators.iter().map(|(uid, _)| uid.clone()).collect(),
             operators: program.operators.iter().map(|(_, factory)| factory.create()).collect::<Result<_, _>>()?,
-            end: End { sink: sink.transpose()?, edges, rows_out: 0 },
+            end: End { sink: sink.transpose()?, edges, written: Written::default() },
         })
     }
 
@@ -189,15 +190,16 @@ impl Chain {
         }
     }
 
-    /// Rows that reached the end since the last call.
-    pub(super) const fn take_rows_out(&mut self) -> u64 {
-        std::mem::replace(&mut self.end.rows_out, 0)
+    /// What reached the end since the last call.
+    pub(super) fn take_written(&mut self) -> Written {
+        std::mem::take(&mut self.end.written)
     }
 }
 
 impl End {
     fn take(&mut self, batch: Batch) -> Result<(), TaskError> {
-        self.rows_out += batch.len() as u64;
+        self.written.rows += batch.len() as u64;
+        self.written.bytes += batch.bytes() as u64;
         if let Some(end) = &mut self.sink {
             return end.take(batch);
         }

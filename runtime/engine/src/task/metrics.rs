@@ -1,5 +1,6 @@
 //! What a task counts. Written by the task alone, read by anyone.
 
+use crate::batch::Batch;
 use sluice_protocol::{CheckpointId, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TaskMetrics {
     /// Rows read.
     pub rows_in: AtomicU64,
+    /// Bytes of these rows in memory.
+    pub bytes_in: AtomicU64,
     /// Rows written to output edges or the sink.
     pub rows_out: AtomicU64,
+    /// Bytes of these rows in memory; of several output edges once.
+    pub bytes_out: AtomicU64,
     /// Time spent working.
     pub busy_ms: AtomicU64,
     /// Time spent without input.
@@ -19,6 +24,13 @@ pub struct TaskMetrics {
     pub back_pressured_ms: AtomicU64,
     /// The last checkpoint for which state was frozen; 0: none.
     pub last_cut: AtomicU64,
+}
+
+/// What reached the end of a chain.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Written {
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
 }
 
 /// What a task does between two steps.
@@ -61,11 +73,13 @@ impl Meter {
         self.metrics.last_cut.store(checkpoint.0, Ordering::Relaxed);
     }
 
-    pub(super) fn rows_in(&self, rows: usize) {
-        self.metrics.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+    pub(super) fn read(&self, batch: &Batch) {
+        self.metrics.rows_in.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.metrics.bytes_in.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn rows_out(&self, rows: u64) {
+    pub(super) fn wrote(&self, Written { rows, bytes }: Written) {
         self.metrics.rows_out.fetch_add(rows, Ordering::Relaxed);
+        self.metrics.bytes_out.fetch_add(bytes, Ordering::Relaxed);
     }
 }

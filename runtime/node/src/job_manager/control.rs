@@ -1,8 +1,8 @@
 //! The controller's and the command line's service: status as a stream, commands with ids.
 
 use super::driver::DriverHandle;
-use futures::stream::BoxStream;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::control::{

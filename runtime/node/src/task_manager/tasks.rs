@@ -235,6 +235,8 @@ impl Posted {
             subtask: subtask.index.0,
             rows_in: read(&self.counters.rows_in),
             rows_out: read(&self.counters.rows_out),
+            bytes_in: read(&self.counters.bytes_in),
+            bytes_out: read(&self.counters.bytes_out),
             busy_ms: read(&self.counters.busy_ms),
             idle_ms: read(&self.counters.idle_ms),
             back_pressured_ms: read(&self.counters.back_pressured_ms),

@@ -1,7 +1,7 @@
 //! `filter_project_rows_per_core`: datagen → WHERE on one column, two computed ones → blackhole, parallelism 2.
 
-use crate::measure::{median, run_local};
 use anyhow::Result;
+use sluice_tests::harness::measure::{median, run_local};
 
 const ROWS: u64 = 400_000_000;
 const ROUNDS: usize = 3;

@@ -2,7 +2,6 @@
 //! own: rows of both sides per CPU second, keeping them in state and emitting 1 M pairs. The operator is driven directly, on
 //! one thread, in batches of 4096.
 
-use crate::measure::{median, own_cpu};
 use anyhow::{Result, ensure};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -11,6 +10,7 @@ use sluice_engine::join::{JoinFactory, JoinKind, JoinSpec};
 use sluice_engine::operator::{Collector, OperatorContext, OperatorFactory as _, RestoredState};
 use sluice_engine::state::StateBackend;
 use sluice_protocol::{KeyGroupRange, SubtaskIndex};
+use sluice_tests::harness::measure::{median, own_cpu};
 use std::sync::Arc;
 
 const KEYS: i64 = 1_000_000;
