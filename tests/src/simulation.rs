@@ -92,6 +92,10 @@ pub struct Coverage {
     pub pinned: u64,
     /// Starts of closers, sent to end the job in the place of its JobManager (L6).
     pub closed: u64,
+    /// Jobs whose directory another one took over (G5).
+    pub taken_over: u64,
+    /// Restarts because a TaskManager was told to go.
+    pub left: u64,
     /// Ends at which the store held what the ledger reaches, and nothing else (K6).
     pub swept: u64,
     /// Simulated milliseconds.
@@ -122,6 +126,8 @@ impl Coverage {
         self.concluded += other.concluded;
         self.pinned += other.pinned;
         self.closed += other.closed;
+        self.taken_over += other.taken_over;
+        self.left += other.left;
         self.swept += other.swept;
         self.millis += other.millis;
     }

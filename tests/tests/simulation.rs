@@ -36,6 +36,8 @@ fn seeds() {
     let is_enough = coverage.pinned > 0
         && coverage.concluded > 0
         && coverage.closed * 100 > seeds
+        && coverage.taken_over * 50 > seeds
+        && coverage.left * 100 > seeds
         && reached.iter().all(|count| *count * 100 > seeds);
     assert!(seeds < SEEDS || is_enough, "too few drains, or starts behind an older revision: {coverage:?}");
     let seconds = started.elapsed().as_secs();
@@ -106,6 +108,11 @@ fn batches_in_flight_restored_out_of_order_are_found() {
 }
 
 #[test]
+fn a_broadcast_edge_that_barriers_overtake_on_is_found() {
+    is_found(Bug::Broadcast);
+}
+
+#[test]
 fn savepoints_beside_unaligned_checkpoints_are_found() {
     is_found(Bug::Overlap);
 }
@@ -143,6 +150,11 @@ fn a_closer_that_does_not_finish_a_stop_is_found() {
 #[test]
 fn what_an_upgrade_went_on_from_and_is_displaced_is_found() {
     is_found_by(Bug::Pin, "K7: ");
+}
+
+#[test]
+fn a_job_whose_state_is_taken_while_it_goes_on_is_found() {
+    is_found_by(Bug::Takeover, "G5: ");
 }
 
 /// The same seed is the same world, event by event.

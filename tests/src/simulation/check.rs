@@ -5,16 +5,15 @@
 //! fold of the input up to its positions.
 
 use crate::simulation::Coverage;
-use crate::simulation::program::{Counts, Events, read_counts, read_in_flight};
+use crate::simulation::program::cut::Cut;
+use crate::simulation::program::{Counts, Events};
 use crate::simulation::store::{ObjectStore, ROOT, relative};
-use sluice_engine::state::merged::MergedState;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::ledger::{CheckpointKey, Ends, Entry, EntryKind, Fold, Pin, SnapshotReference, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
-use sluice_protocol::state::StateData;
-use sluice_protocol::{CheckpointId, Generation, ProcessId, Run, SubtaskId};
+use sluice_protocol::{CheckpointId, Generation, JobId, ProcessId, Run, SubtaskId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,10 +23,22 @@ mod savepoints;
 /// The reason of a failure to read state at a restore, which may not spend an attempt (F2).
 pub const RESTORE_UNAVAILABLE: &str = "RestoreUnavailable";
 
+/// What is known of a job that another one takes over.
+struct Former {
+    directory: String,
+    /// What its restart would restore.
+    restore: Option<String>,
+    /// Files of what that is.
+    files: BTreeSet<String>,
+}
+
 /// The verdict so far.
 pub struct Check {
+    job: JobId,
     paths: JobPaths,
     events: Events,
+    /// The job that is taken over.
+    former: Option<Former>,
     last: Option<Entry>,
     /// What a restart must restore, by directory.
     restore: Option<String>,
@@ -70,8 +81,10 @@ pub struct Check {
     files: BTreeMap<String, BTreeSet<String>>,
     /// The directory of each completed checkpoint.
     completed: BTreeMap<CheckpointId, String>,
-    /// Counts of the last completed checkpoint.
-    pub last_counts: Counts,
+    /// Where the last completed checkpoint stands in the input.
+    last_positions: BTreeMap<u32, u64>,
+    /// What readers of the sink see of it.
+    pub last_view: Counts,
     /// What happened.
     pub coverage: Coverage,
 }
@@ -79,10 +92,12 @@ pub struct Check {
 impl Check {
     /// Nothing has happened yet.
     #[must_use]
-    pub fn new(paths: JobPaths, events: Events) -> Self {
+    pub fn new(job: JobId, events: Events) -> Self {
         Self {
-            paths,
+            paths: JobPaths::new(&job),
+            job,
             events,
+            former: None,
             last: None,
             restore: None,
             last_checkpoint: CheckpointId(0),
@@ -106,7 +121,8 @@ impl Check {
             at_least_once: false,
             files: BTreeMap::new(),
             completed: BTreeMap::new(),
-            last_counts: Counts::new(),
+            last_positions: BTreeMap::new(),
+            last_view: Counts::new(),
             coverage: Coverage::default(),
         }
     }
@@ -183,6 +199,12 @@ impl Check {
         Ok(())
     }
 
+    /// Whether this key is an entry of the job's ledger.
+    #[must_use]
+    pub fn owns_entry(&self, key: &str) -> bool {
+        self.paths.parse_ledger_entry(key).is_some()
+    }
+
     fn check_follows(&self, entry: &Entry) -> Result<(), String> {
         let (number, generation) = (entry.number, entry.generation);
         if number != self.head() + 1 {
@@ -194,7 +216,13 @@ impl Check {
             ));
         }
         let Some(last) = &self.last else { return Ok(()) };
-        if generation < last.generation || (generation == last.generation && entry.process != last.process) {
+        if matches!(last.kind, EntryKind::MovedTo { .. }) {
+            return Err(format!("G5: entry {number} ({}) behind the end that a takeover wrote", name(&entry.kind)));
+        }
+        // Any process of the job that takes over may go on where another one was lost.
+        let is_repeated = is_takeover(&last.kind) && matches!(entry.kind, EntryKind::MovedTo { .. });
+        let is_anothers = generation == last.generation && entry.process != last.process && !is_repeated;
+        if generation < last.generation || is_anothers {
             return Err(format!(
                 "L3: generation {generation} appended entry {number} ({}) after generation {} had started",
                 name(&entry.kind),
@@ -206,6 +234,7 @@ impl Check {
             return Err(format!("L3: entry {number} of generation {generation} is {}", name(&entry.kind)));
         }
         let attempt = match entry.kind {
+            EntryKind::Started { cause: StartCause::Takeover, .. } | EntryKind::MovedTo { .. } => last.attempt.0,
             EntryKind::Started { .. } => 0,
             EntryKind::Restarted { .. } => last.attempt.0.max(1) + 1,
             _ => last.attempt.0.max(1),
@@ -222,12 +251,19 @@ impl Check {
 
     fn check_kind(&mut self, entry: &Entry, store: &ObjectStore) -> Result<(), String> {
         match &entry.kind {
+            // It changes nothing of what the job would restore.
+            kind if is_takeover(kind) => Ok(()),
+            EntryKind::MovedTo { .. } => {
+                self.coverage.taken_over += 1;
+                Ok(())
+            }
             EntryKind::Started { cause, restored_from, .. } => {
                 self.coverage.generations += 1;
                 self.check_start(entry, *cause, restored_from.as_ref())
             }
             EntryKind::Restarted { cause, from } => {
                 self.coverage.restarts += 1;
+                self.coverage.left += u64::from(cause.reason == "TaskManagerLeft");
                 self.check_spent(entry, cause)?;
                 let found = from.as_ref().map(|from| from.directory.clone());
                 self.check_restore(entry, found, self.restore.clone())
@@ -254,8 +290,7 @@ impl Check {
                 Ok(())
             }
             EntryKind::Finished { .. } => {
-                let expected = self.events.counts(&self.events.end());
-                if self.fits(&self.last_counts, &expected) {
+                if self.last_positions == self.events.end() {
                     Ok(())
                 } else {
                     Err("the job finished without all its input".to_owned())
@@ -283,6 +318,9 @@ impl Check {
         self.coverage.closed += u64::from(cause == StartCause::Close && self.closers.contains(&entry.process));
         let found = restored_from.map(|from| from.directory.clone());
         let expected = match start {
+            StartFrom::Path { from, .. } if !is_repeated && from.ends_with(self.former_directory()) => {
+                self.former.as_ref().and_then(|former| former.restore.clone())
+            }
             StartFrom::Path { from, .. } if !is_repeated => {
                 from.strip_prefix(&format!("{ROOT}/")).map(ToOwned::to_owned)
             }
@@ -309,6 +347,9 @@ impl Check {
     fn check_spent(&self, entry: &Entry, cause: &Failure) -> Result<(), String> {
         let before = self.last.as_ref().map(|last| last.fold.failures.total()).unwrap_or_default();
         let after = entry.fold.failures.total();
+        if cause.reason == "TaskManagerLeft" && after != before {
+            return Err(format!("F1: a TaskManager that was told to go spent an attempt: {before} became {after}"));
+        }
         if cause.reason == RESTORE_UNAVAILABLE && after != before {
             return Err(format!("F2: a store out of reach at a restore spent an attempt: {before} became {after}"));
         }
@@ -328,29 +369,21 @@ impl Check {
         }
         self.last_checkpoint = id;
         self.note_files(entry, id, store)?;
-        let (positions, counts) = self.read_checkpoint(entry.generation, id, store)?;
-        let expected = self.events.counts(&positions);
-        if !self.fits(&counts, &expected) {
-            return Err(format!(
-                "checkpoint {id} of generation {} is no cut: at {positions:?} it holds {counts:?}, the input has {expected:?}",
-                entry.generation
-            ));
-        }
+        let cut = self.read_checkpoint(entry.generation, id, store)?;
+        let of = format!("checkpoint {id} of generation {}", entry.generation);
+        cut.verify(&self.events, self.at_least_once).map_err(|what| format!("{of} {what}"))?;
+        let positions = cut.positions.clone();
         if is_all && positions != self.events.end() {
             return Err(format!("checkpoint {id} ends the job at {positions:?}"));
         }
         self.coverage.checkpoints += 1;
         self.coverage.in_flight = self.in_flight.get();
-        self.last_counts = counts;
+        self.last_view = cut.view(&self.events).clone();
+        self.last_positions = positions;
         Ok(())
     }
 
-    fn read_checkpoint(
-        &self,
-        generation: Generation,
-        id: CheckpointId,
-        store: &ObjectStore,
-    ) -> Result<(BTreeMap<u32, u64>, Counts), String> {
+    fn read_checkpoint(&self, generation: Generation, id: CheckpointId, store: &ObjectStore) -> Result<Cut, String> {
         let directory = self.paths.checkpoint_directory(generation, id);
         let key = self.paths.metadata(generation, id);
         let bytes = store.get(&key).ok_or_else(|| format!("K2: {key} is missing when its entry stands"))?;
@@ -362,6 +395,31 @@ impl Check {
         read_snapshot(&metadata, &directory, store)
     }
 
+    /// The job that is taken over, behind an entry of its ledger, or another put.
+    ///
+    /// # Errors
+    /// When it goes on although this job has begun with its state (G5).
+    pub fn on_former(&mut self, former: &Self, key: &str) -> Result<(), String> {
+        let goes_on = former.last.as_ref().filter(|last| matches!(last.kind, EntryKind::Checkpoint { .. }));
+        if let Some(entry) = goes_on.filter(|_| former.owns_entry(key) && self.head() > 0) {
+            return Err(format!(
+                "G5: the job that was taken over appended entry {}, a checkpoint, after the other had started from {:?}",
+                entry.number, self.restore
+            ));
+        }
+        let files = former.restore.as_ref().and_then(|restore| former.files.get(restore)).cloned();
+        self.former = Some(Former {
+            directory: former.paths.directory().to_owned(),
+            restore: former.restore.clone(),
+            files: files.unwrap_or_default(),
+        });
+        Ok(())
+    }
+
+    fn former_directory(&self) -> &str {
+        self.former.as_ref().map_or("no job", |former| &former.directory)
+    }
+
     /// A listing took effect, and its caller will hear of it.
     pub fn on_list(&mut self, process: &ProcessId, prefix: &str) {
         if !self.has_ended(process) {
@@ -370,7 +428,7 @@ impl Check {
         if prefix.trim_end_matches('/') == self.paths.directory() {
             self.swept_at = Some(self.effects);
         }
-        if relative(prefix) == savepoints::directory() {
+        if relative(prefix) == savepoints::directory(&self.job) {
             self.savepoints_swept_at = Some(self.effects);
         }
     }
@@ -379,16 +437,6 @@ impl Check {
     #[must_use]
     pub fn has_ended(&self, process: &ProcessId) -> bool {
         self.last.as_ref().is_some_and(|last| last.process == *process && last.folded().state.is_terminal())
-    }
-
-    /// Whether counts are those of the input; at least once, they may be higher.
-    fn fits(&self, counts: &Counts, expected: &Counts) -> bool {
-        if !self.at_least_once {
-            return counts == expected;
-        }
-        expected
-            .iter()
-            .all(|(key, (count, sum))| counts.get(key).is_some_and(|found| found.0 >= *count && found.1 >= *sum))
     }
 
     /// A start says that it found the ledger beyond m, at this entry.
@@ -436,46 +484,23 @@ impl Check {
             return Err(format!("finished, but the last entry is {}", name(&last.kind)));
         }
         for one in &self.fold().retained {
-            let (positions, counts) = self.read_checkpoint(one.key.generation, one.key.id, store)?;
-            if !self.fits(&counts, &self.events.counts(&positions)) {
-                return Err(format!("retained checkpoint {} is no cut at the end", one.key.id));
-            }
+            let cut = self.read_checkpoint(one.key.generation, one.key.id, store)?;
+            let of = one.key.id;
+            cut.verify(&self.events, self.at_least_once)
+                .map_err(|what| format!("at the end retained checkpoint {of} {what}"))?;
         }
         Ok(())
     }
 }
 
-/// Positions and counts of a snapshot in this directory.
-fn read_snapshot(
-    metadata: &Metadata,
-    directory: &str,
-    store: &ObjectStore,
-) -> Result<(BTreeMap<u32, u64>, Counts), String> {
-    let id = metadata.checkpoint;
-    let (mut positions, mut counts) = (BTreeMap::new(), Counts::new());
-    for operator in &metadata.operators {
-        for split in &operator.splits {
-            let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
-            let position = split.state["position"].as_u64().ok_or("a split without a position")?;
-            if positions.insert(number, position).is_some() {
-                return Err(format!("checkpoint {id} holds split {number} twice"));
-            }
-        }
-        let mut merged = MergedState::default();
-        for handle in operator.keyed.iter().rev() {
-            match handle.data.resolve(directory) {
-                StateData::Inline { bytes } => read_counts(&mut merged, handle.kind, &bytes, &mut counts)?,
-                StateData::File { path, .. } => {
-                    let bytes = store.get(&path).ok_or_else(|| format!("K2: {path} of checkpoint {id} is missing"))?;
-                    read_counts(&mut merged, handle.kind, bytes, &mut counts)?;
-                }
-            }
-        }
-    }
-    for handle in &metadata.in_flight {
-        read_in_flight(handle, &mut counts)?;
-    }
-    Ok((positions, counts))
+/// What a snapshot in this directory holds.
+fn read_snapshot(metadata: &Metadata, directory: &str, store: &ObjectStore) -> Result<Cut, String> {
+    Cut::read(metadata, directory, &|path| store.get(path).map(<[u8]>::to_vec))
+}
+
+/// Whether a taker begins with it.
+const fn is_takeover(kind: &EntryKind) -> bool {
+    matches!(kind, EntryKind::Started { cause: StartCause::Takeover, .. })
 }
 
 /// A fold without the facts that its writer adds with each append.

@@ -6,6 +6,7 @@
 use crate::simulation::job_manager::JobManager;
 use crate::simulation::people::SAVEPOINTS;
 use crate::simulation::program;
+use crate::simulation::program::shape::{MAX_PARALLELISM, Parallelism};
 use crate::simulation::scenario::{Bug, Upgrade};
 use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
@@ -18,6 +19,7 @@ use sluice_protocol::options::{
     CheckpointingMode, CheckpointingSpec, FixedDelay, JobOptions, RestartStrategySpec, Retention, TolerableFailures,
     Unlimited,
 };
+use sluice_protocol::paths::JobPaths;
 use sluice_protocol::restart::{CountedFailure, FailureCounts, RestartDecision, RestartPolicy};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Timestamp};
 
@@ -64,10 +66,10 @@ impl Default for Controller {
     }
 }
 
-/// The job that all scenarios run.
+/// The job that a scenario runs, or the one that takes it over.
 #[must_use]
-pub fn job() -> JobId {
-    JobId { namespace: "default".into(), name: "counts".into(), uid: "5eed".into() }
+pub fn job(epoch: usize) -> JobId {
+    JobId { namespace: "default".into(), name: "counts".into(), uid: ["5eed", "7a4e"][epoch].into() }
 }
 
 impl World {
@@ -77,6 +79,7 @@ impl World {
         if self.verdict_at.is_some() {
             return;
         }
+        self.take_over_when_due();
         if self.controller.restart_at.is_some_and(|at| at <= self.now) {
             self.start_generation();
         }
@@ -93,8 +96,8 @@ impl World {
         self.controller.current
     }
 
-    fn parallelism(&self) -> u32 {
-        self.scenario.parallelism[usize::from(self.controller.stopped)]
+    fn parallelism(&self) -> Parallelism {
+        self.scenario.parallelism[usize::from(self.controller.stopped || self.epoch > 0)]
     }
 
     fn start_generation(&mut self) {
@@ -110,20 +113,48 @@ impl World {
             }
         }
         self.trace(|| format!("controller starts generation {generation} with {directive:?}"));
-        let index = self.start_job_manager(generation, directive);
+        let index = self.start_job_manager(self.epoch, generation, directive);
         self.controller.current = Some(index);
-        for pod in std::mem::take(&mut self.controller.pods) {
-            let delay = self.rng.u64(..self.scenario.old_pods_millis);
-            self.schedule(delay, Event::Kill(Process::TaskManager(pod), false));
-        }
-        let parallelism = self.parallelism();
-        let needed = parallelism.div_ceil(self.scenario.slots) + self.scenario.spares;
+        self.end_pods();
+        let graph = self.scenario.shape.graph(&self.parallelism());
+        let needed = graph.slots_needed().div_ceil(self.scenario.slots) + self.scenario.spares;
         let now = self.now;
         if closing.is_some() {
             self.controller.replacements.clear();
             return self.send_closer(index);
         }
         self.controller.replacements = (0..needed).map(|_| now + self.rng.u64(1..600)).collect();
+    }
+
+    /// Old pods go on for a while.
+    fn end_pods(&mut self) {
+        for pod in std::mem::take(&mut self.controller.pods) {
+            let delay = self.rng.u64(..self.scenario.old_pods_millis);
+            self.schedule(delay, Event::Kill(Process::TaskManager(pod), false));
+        }
+    }
+
+    /// The cluster is out of reach, and what runs there goes on: another one is given the job's directory (G5).
+    fn take_over_when_due(&mut self) {
+        let fold = self.check.fold();
+        let is_due = self.epoch == 0 && self.scenario.takeover.is_some_and(|at| at <= self.now);
+        if !is_due || fold.state.is_terminal() || fold.retained.is_empty() {
+            return;
+        }
+        self.end_pods();
+        let left = std::mem::take(&mut self.controller);
+        let from = format!("{ROOT}/{}", JobPaths::new(&job(0)).directory());
+        self.controller.directive.start = StartFrom::Path { from, allow_non_restored_state: false };
+        self.begin_epoch();
+        match (left.current, self.rng.u32(..10)) {
+            (Some(index), 0..=2) => self.schedule(1, Event::Kill(Process::JobManager(index), false)),
+            // Nobody there knows: its controller starts the next generation at the same time.
+            (_, 3..=5) => {
+                let seen = left.directive.seen;
+                self.start_job_manager(0, left.generation + 1, Directive { seen, ..left.directive });
+            }
+            _ => {}
+        }
     }
 
     /// A closer has no TaskManagers. Some die on the way, some are taken for dead.
@@ -170,26 +201,26 @@ impl World {
     }
 
     /// Starts a JobManager process, also one that nobody should have started.
-    pub(super) fn start_job_manager(&mut self, generation: u64, directive: Directive) -> usize {
+    pub(super) fn start_job_manager(&mut self, epoch: usize, generation: u64, directive: Directive) -> usize {
         let process = process_id(self.job_managers.len());
         let is_first = directive.id == FIRST;
-        let parallelism = self.scenario.parallelism[usize::from(!is_first)];
+        let parallelism = self.scenario.parallelism[usize::from(!is_first || epoch > 0)];
         let revision = if is_first { 1 } else { 2 };
         let config = JobMasterConfig {
-            job: job(),
+            job: job(epoch),
             generation: Generation(generation),
             process,
             revision,
             directive,
-            graph: program::graph(parallelism),
-            options: self.options(parallelism),
+            graph: self.scenario.shape.graph(&parallelism),
+            options: self.options(),
             storage_uri: Some(ROOT.to_owned()),
             probed: None,
             failures: self.controller.failures.clone(),
             planted: Bug::planted(self.scenario.bug),
         };
         let seed = self.rng.u64(..);
-        self.job_managers.push(JobManager::new(config, parallelism, seed));
+        self.job_managers.push(JobManager::new(config, epoch, seed));
         let index = self.job_managers.len() - 1;
         let delay = self.rng.u64(1..400);
         self.wake_job_manager_at(index, self.now + delay);
@@ -205,7 +236,7 @@ impl World {
         index
     }
 
-    pub(super) fn options(&self, parallelism: u32) -> JobOptions {
+    pub(super) fn options(&self) -> JobOptions {
         let scenario = &self.scenario;
         let tolerable =
             scenario.tolerable.map_or(TolerableFailures::Unlimited(Unlimited::Unlimited), TolerableFailures::Count);
@@ -232,8 +263,8 @@ impl World {
         };
         let delay = FixedDelay { delay: TimeSpan(200), ..FixedDelay::default() };
         JobOptions {
-            parallelism,
-            max_parallelism: program::MAX_PARALLELISM,
+            parallelism: 1,
+            max_parallelism: MAX_PARALLELISM,
             slots: scenario.slots,
             checkpointing: Some(checkpointing),
             restart_strategy: Some(RestartStrategySpec { fixed_delay: Some(delay), ..RestartStrategySpec::default() }),
@@ -275,6 +306,7 @@ impl World {
         }
         match upgrade {
             Upgrade::Savepoint => self.ask_to_stop(SavepointKind::Stop, |_| 8000),
+            Upgrade::Drain { .. } if self.scenario.stops_beside && self.rng.u32(..6) == 0 => self.tell(Command::Stop),
             Upgrade::Drain { millis } => self.ask_to_stop(SavepointKind::Drain, |attempt| millis * attempt),
             _ => self.tell(Command::Stop),
         }
@@ -327,17 +359,19 @@ impl World {
     fn create_task_manager(&mut self) {
         self.controller.task_managers_created += 1;
         let generation = self.controller.generation;
-        let name = TaskManagerId(format!("counts-{generation}-tm-{}", self.controller.task_managers_created));
+        let uid = job(self.epoch).uid;
+        let name = TaskManagerId(format!("{uid}-{generation}-tm-{}", self.controller.task_managers_created));
         let setup = Setup {
             process: ProcessId(format!("{name}-process")),
             name,
+            epoch: self.epoch,
             generation: Generation(generation),
             slots: self.scenario.slots,
             program: program::program(
                 program::Events::new(&self.scenario),
-                self.parallelism(),
+                &self.parallelism(),
                 &self.view,
-                program::Stalls::new(&self.scenario),
+                program::sink::Stalls::new(&self.scenario),
             ),
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
@@ -349,6 +383,16 @@ impl World {
         let index = self.task_managers.len() - 1;
         self.controller.pods.push(index);
         self.schedule(1, Event::WakeTaskManager(index));
+    }
+
+    /// Another takes the place of one that was told to go.
+    pub(super) fn replace_leaving(&mut self, index: usize) {
+        let before = self.controller.pods.len();
+        self.controller.pods.retain(|pod| *pod != index);
+        if self.controller.pods.len() < before {
+            let delay = self.rng.u64(1..2500);
+            self.controller.replacements.push(self.now + delay);
+        }
     }
 
     /// A TaskManager's pod is gone.
@@ -386,7 +430,8 @@ impl World {
         self.trace(|| format!("jm-{index} (generation {generation}) exits: {:?} {}", record.kind, record.message));
         if record.kind == ExitKind::Superseded {
             self.check.coverage.superseded += 1;
-            if let Err(what) = self.check.on_superseded(generation, &process_id(index)) {
+            let epoch = self.job_managers[index].epoch;
+            if let Err(what) = self.check_of(epoch).on_superseded(generation, &process_id(index)) {
                 self.violate(what);
             }
         }
@@ -428,7 +473,7 @@ impl World {
         let Some((_, upgrade)) = self.scenario.upgrade else { return };
         let fold = self.check.fold();
         let place = |key: sluice_protocol::ledger::CheckpointKey| {
-            let directory = format!("{ROOT}/{}/{}/chk-{}", job(), key.generation, key.id);
+            let directory = format!("{ROOT}/{}/{}/chk-{}", job(0), key.generation, key.id);
             StartFrom::Path { from: directory, allow_non_restored_state: false }
         };
         let start = match upgrade {
@@ -454,7 +499,7 @@ impl World {
         }
         if self.controller.generation > 0 {
             self.trace(|| format!("a twin of generation {generation} starts"));
-            self.start_job_manager(generation, directive);
+            self.start_job_manager(self.epoch, generation, directive);
         }
     }
 }

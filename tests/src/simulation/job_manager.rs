@@ -8,12 +8,12 @@ use sluice_protocol::status::JobStatus;
 pub struct JobManager {
     /// The decisions.
     master: JobMaster,
+    /// Of which job it is: a later one takes the directory of an earlier one over.
+    pub epoch: usize,
     /// Its generation.
     pub generation: u64,
     /// The revision of the spec that it runs.
     pub revision: u64,
-    /// Its parallelism: TaskManagers of another program do not fit.
-    pub parallelism: u32,
     /// Whether it lives.
     pub alive: bool,
     /// The wakeup that is scheduled.
@@ -23,11 +23,11 @@ pub struct JobManager {
 impl JobManager {
     /// A new one.
     #[must_use]
-    pub fn new(config: JobMasterConfig, parallelism: u32, seed: u64) -> Self {
+    pub fn new(config: JobMasterConfig, epoch: usize, seed: u64) -> Self {
         let (generation, revision) = (config.generation.0, config.revision);
         let mut rng = fastrand::Rng::with_seed(seed);
         let master = JobMaster::new(config, Box::new(move || rng.u64(..)));
-        Self { master, generation, revision, parallelism, alive: true, wakes_at: None }
+        Self { master, epoch, generation, revision, alive: true, wakes_at: None }
     }
 
     /// Feeds an event.

@@ -3,11 +3,13 @@
 //! They ask the JobManager that the controller believes in, again and again under the same id until the status tells the
 //! answer, as `sluice savepoint` does; a request may thus meet any number of JobManagers.
 
+use crate::simulation::scenario::{OptionChange, Scenario};
 use crate::simulation::store::ROOT;
 use crate::simulation::world::{Event, Process, World};
 use sluice_protocol::TimeSpan;
-use sluice_protocol::job_master::{Command, Event as MasterEvent, SavepointRequest};
+use sluice_protocol::job_master::{Command, Event as MasterEvent, Reconfiguration, SavepointRequest};
 use sluice_protocol::ledger::SavepointKind;
+use sluice_protocol::options::JobOptions;
 use sluice_protocol::status::{RequestState, RequestStatus};
 
 /// Where savepoints go.
@@ -25,6 +27,8 @@ pub enum Ask {
     Checkpoint,
     /// That the oldest savepoint is removed.
     Dispose,
+    /// Other options, without a restart.
+    Reconfigure(OptionChange),
 }
 
 impl World {
@@ -45,7 +49,7 @@ impl World {
         }
     }
 
-    fn command(&self, ask: Ask, id: String) -> Option<Command> {
+    fn command(&mut self, ask: Ask, id: String) -> Option<Command> {
         Some(match ask {
             Ask::Savepoint { millis } => Command::Savepoint(SavepointRequest {
                 id,
@@ -54,6 +58,18 @@ impl World {
                 timeout: TimeSpan(millis),
             }),
             Ask::Checkpoint => Command::TriggerCheckpoint { id },
+            Ask::Reconfigure(change) => {
+                let obeys = |index: usize| self.job_managers[index].status().options_id.as_ref() == Some(&id);
+                if self.current().is_some_and(obeys) {
+                    return None;
+                }
+                // The manifest changes: later JobManagers begin with it.
+                let OptionChange { interval_millis, timeout_millis, retained, tolerable } = change;
+                self.scenario =
+                    Scenario { interval_millis, timeout_millis, retained, tolerable, ..self.scenario.clone() };
+                let JobOptions { checkpointing, restart_strategy, .. } = self.options();
+                Command::Reconfigure(Box::new(Reconfiguration { id, checkpointing, restart_strategy }))
+            }
             Ask::Dispose => {
                 let path = self.check.fold().savepoints.first()?.path.clone();
                 Command::Dispose { id, path }

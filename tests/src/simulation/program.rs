@@ -1,34 +1,43 @@
 //! A job that counts and sums by key, with real operators, and what its counts must be at any cut.
+//!
+//! [`shape`]: which vertices it has. [`operators`]: those written for the simulation, with lists and broadcast state.
+//! [`sink`]: what readers see. [`cut`]: what a snapshot holds and must hold.
+
+pub mod cut;
+pub mod operators;
+pub mod shape;
+pub mod sink;
 
 use crate::simulation::scenario::Scenario;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use operators::{Order, PassOn, Rules, Tally};
+use shape::{CONTROL_SPLIT, COUNTS, HISTOGRAM, Parallelism, RELAYED, RULES, Role, SOURCE_STEP, SOURCES, Shape, TALLY};
+use sink::{Stalls, View, ViewSink};
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
-use sluice_engine::in_flight::{self, Share};
-use sluice_engine::operator::{Clock, Collector, Operator, OperatorContext, OperatorFactory, RestoredState};
+use sluice_engine::operator::{Clock, OperatorFactory, RestoredState};
 use sluice_engine::program::{Program, VertexProgram};
-use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
+use sluice_engine::sink::SinkFactory;
 use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
-use sluice_engine::state::merged::MergedState;
-use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
-use sluice_protocol::state::{InFlightHandle, KeyedStateKind, SplitState, StateData};
-use sluice_protocol::{SubtaskIndex, VertexId};
+use sluice_protocol::state::SplitState;
+use sluice_protocol::{OperatorUid, SubtaskIndex};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Number of key groups.
-pub const MAX_PARALLELISM: u16 = 12;
+use std::sync::Arc;
 
 /// Count and sum by key.
 pub type Counts = BTreeMap<i64, (i64, i64)>;
+
+/// A control source has a row where a split of events has so many.
+const CONTROL_GAP: u64 = 6;
 
 /// The input: every row is a function of the seed, its split and its position.
 #[derive(Debug, Clone, Copy)]
 pub struct Events {
     seed: u64,
-    splits: u32,
+    /// The job's.
+    pub shape: Shape,
     rows: u64,
     keys: u64,
     gap_millis: u64,
@@ -38,8 +47,8 @@ impl Events {
     /// Those of a scenario.
     #[must_use]
     pub const fn new(scenario: &Scenario) -> Self {
-        let Scenario { seed, splits, rows, keys, gap_millis, .. } = *scenario;
-        Self { seed, splits, rows, keys, gap_millis }
+        let Scenario { seed, shape, rows, keys, gap_millis, .. } = *scenario;
+        Self { seed, shape, rows, keys, gap_millis }
     }
 
     fn row(&self, split: u32, position: u64) -> (i64, i64) {
@@ -50,17 +59,22 @@ impl Events {
         ((mixed % self.keys) as i64, (mixed >> 32 & 0xff) as i64)
     }
 
+    const fn rows_of(&self, split: u32) -> u64 {
+        if split == CONTROL_SPLIT { self.rows / CONTROL_GAP } else { self.rows }
+    }
+
     /// Rows of a split that exist at this time.
-    const fn available(&self, now: u64) -> u64 {
-        let count = now / self.gap_millis;
-        if count < self.rows { count } else { self.rows }
+    const fn available(&self, split: u32, now: u64) -> u64 {
+        let gap = if split == CONTROL_SPLIT { self.gap_millis * CONTROL_GAP } else { self.gap_millis };
+        let (count, rows) = (now / gap, self.rows_of(split));
+        if count < rows { count } else { rows }
     }
 
     /// The counts after these many rows of each split: computed row by row, without the engine.
     #[must_use]
     pub fn counts(&self, positions: &BTreeMap<u32, u64>) -> Counts {
         let mut counts = Counts::new();
-        for (split, position) in positions {
+        for (split, position) in positions.iter().filter(|(split, _)| **split != CONTROL_SPLIT) {
             for at in 0..*position {
                 let (key, value) = self.row(*split, at);
                 let entry = counts.entry(key).or_default();
@@ -71,64 +85,90 @@ impl Events {
         counts
     }
 
+    /// What the control source has said by then.
+    #[must_use]
+    pub fn rules(&self, positions: &BTreeMap<u32, u64>) -> BTreeMap<i64, i64> {
+        let said = positions.get(&CONTROL_SPLIT).copied().unwrap_or_default();
+        (0..said).map(|at| self.row(CONTROL_SPLIT, at)).collect()
+    }
+
+    fn splits_of(&self, role: Role) -> std::ops::Range<u32> {
+        match role {
+            Role::Source(source) => {
+                let first = source as u32 * SOURCE_STEP;
+                first..first + self.shape.splits[source]
+            }
+            _ => CONTROL_SPLIT..CONTROL_SPLIT + u32::from(self.shape.control),
+        }
+    }
+
     /// The positions at the end of the input.
     #[must_use]
     pub fn end(&self) -> BTreeMap<u32, u64> {
-        (0..self.splits).map(|split| (split, self.rows)).collect()
+        let sources = (0..SOURCES).map(Role::Source).chain([Role::Control]);
+        sources.flat_map(|role| self.splits_of(role)).map(|split| (split, self.rows_of(split))).collect()
+    }
+
+    fn batch(&self, split: u32, positions: std::ops::Range<u64>) -> Result<Batch, TaskError> {
+        let at: Vec<i64> = positions.clone().map(|position| position as i64).collect();
+        let splits = vec![i64::from(split); at.len()];
+        let (keys, values): (Vec<i64>, Vec<i64>) = positions.map(|position| self.row(split, position)).unzip();
+        let columns = [keys, values, splits, at].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
+        let rows = RecordBatch::try_new(schema(), columns).map_err(|error| TaskError::Internal(error.to_string()))?;
+        Ok(Batch::inserts(rows))
     }
 }
-
-/// What the sink's writers have written, the last value of each key.
-pub type View = Arc<Mutex<Counts>>;
 
 /// The program at a parallelism.
 ///
 /// # Panics
-/// Never: the GROUP BY is well formed.
+/// Never: the statements are well formed.
 #[must_use]
-pub fn program(events: Events, parallelism: u32, view: &View, stalls: Stalls) -> Program {
-    let factory = GroupAggregateFactory::new(group_by()).expect("a well-formed GROUP BY");
-    let output_schema = factory.output_schema();
-    let source: Arc<dyn SourceFactory> = Arc::new(events);
-    let sink: Arc<dyn SinkFactory> = Arc::new(ViewSink { view: Arc::clone(view), stalls, events });
-    let operator: Arc<dyn OperatorFactory> = Arc::new(factory);
-    let order: Arc<dyn OperatorFactory> = Arc::new(OrderFactory);
-    let vertices = vec![
-        VertexProgram {
-            source: Some(("events".into(), source)),
-            operators: vec![],
-            sink: None,
-            output_schema: schema(),
-        },
-        VertexProgram {
-            source: None,
-            operators: vec![("order".into(), order), ("counts".into(), operator)],
-            sink: Some(("view".into(), sink)),
-            output_schema,
-        },
-    ];
-    Program { graph: graph(parallelism), vertices }
-}
-
-/// The graph at a parallelism.
-#[must_use]
-pub fn graph(parallelism: u32) -> JobGraph {
-    let operator = |uid: &str, kind| OperatorInfo { uid: uid.into(), kind, description: uid.to_owned() };
-    let vertex = |id, operators: Vec<OperatorInfo>| Vertex {
-        id: VertexId(id),
-        name: operators[0].description.clone(),
-        parallelism,
-        operators,
+pub fn program(events: Events, parallelism: &Parallelism, view: &View, stalls: Stalls) -> Program {
+    let shape = events.shape;
+    let counts = GroupAggregateFactory::new(group_by(shape.histogram)).expect("a well-formed GROUP BY");
+    let histogram = GroupAggregateFactory::new(group_by_count(counts.output_schema())).expect("a well-formed GROUP BY");
+    let (counted, counts, histogram) = (counts.output_schema(), Arc::new(counts), Arc::new(histogram));
+    let sink = || -> Option<(OperatorUid, Arc<dyn SinkFactory>)> {
+        Some(("view".into(), Arc::new(ViewSink { view: Arc::clone(view), stalls, events })))
     };
-    let source = vertex(0, vec![operator("events", OperatorKind::Source)]);
-    let order = operator("order", OperatorKind::Stateless);
-    let counts = vertex(1, vec![order, operator("counts", OperatorKind::Keyed), operator("view", OperatorKind::Sink)]);
-    let edge =
-        Edge { from: VertexId(0), to: VertexId(1), partitioning: Partitioning::Hash { keys: vec![0] }, input: 0 };
-    JobGraph { vertices: vec![source, counts], edges: vec![edge], max_parallelism: MAX_PARALLELISM }
+    let vertex = |role: Role| match role {
+        Role::Source(_) | Role::Control => {
+            let uid = if let Role::Source(source) = role { format!("events-{source}") } else { "control".to_owned() };
+            let source: Arc<dyn SourceFactory> = Arc::new(Reading { events, role });
+            let source = Some((uid.as_str().into(), source));
+            VertexProgram { source, operators: vec![], sink: None, output_schema: schema() }
+        }
+        Role::Relay => {
+            let operators = vec![pass_on(RELAYED, || Box::new(Tally::default()))];
+            VertexProgram { source: None, operators, sink: None, output_schema: schema() }
+        }
+        Role::Counts => {
+            let rules = shape.control.then(|| pass_on(RULES, || Box::new(Rules::default())));
+            let order = (!shape.has_relay()).then(|| pass_on("order", || Box::new(Order::default())));
+            let tally = pass_on(TALLY, || Box::new(Tally::default()));
+            let counts: (OperatorUid, Arc<dyn OperatorFactory>) = (COUNTS.into(), counts.clone());
+            let operators = rules.into_iter().chain([tally]).chain(order).chain([counts]).collect();
+            let sink = if shape.histogram { None } else { sink() };
+            VertexProgram { source: None, operators, sink, output_schema: counted.clone() }
+        }
+        Role::Histogram => {
+            let operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)> = vec![(HISTOGRAM.into(), histogram.clone())];
+            VertexProgram { source: None, operators, sink: sink(), output_schema: histogram.output_schema() }
+        }
+    };
+    let vertices = shape.roles().into_iter().map(vertex).collect();
+    Program { graph: shape.graph(parallelism), vertices }
 }
 
-fn group_by() -> GroupAggregateSpec {
+fn pass_on(
+    uid: &str,
+    make: fn() -> Box<dyn sluice_engine::operator::Operator>,
+) -> (OperatorUid, Arc<dyn OperatorFactory>) {
+    (uid.into(), Arc::new(PassOn(make)))
+}
+
+fn group_by(emit_update_before: bool) -> GroupAggregateSpec {
     GroupAggregateSpec {
         input: schema(),
         keys: vec![0],
@@ -136,6 +176,22 @@ fn group_by() -> GroupAggregateSpec {
         calls: vec![
             AggregateCall::new(AggregateKind::Count, None, "n"),
             AggregateCall::new(AggregateKind::Sum, Some(1), "s"),
+        ],
+        emit_update_before,
+        changelog: false,
+        ttl: None,
+    }
+}
+
+/// How many keys have the same count.
+fn group_by_count(input: SchemaRef) -> GroupAggregateSpec {
+    GroupAggregateSpec {
+        input,
+        keys: vec![1],
+        key_names: vec!["n".to_owned()],
+        calls: vec![
+            AggregateCall::new(AggregateKind::Count, None, "keys"),
+            AggregateCall::new(AggregateKind::Sum, Some(2), "s"),
         ],
         emit_update_before: false,
         changelog: true,
@@ -148,41 +204,34 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(columns.map(|name| Field::new(name, DataType::Int64, true)).to_vec()))
 }
 
-/// Adds the rows of the next older file of keyed state that no newer one has overwritten.
-///
-/// # Errors
-/// When it is none, or a key is there already.
-pub fn read_counts(
-    merged: &mut MergedState,
-    kind: KeyedStateKind,
-    bytes: &[u8],
-    into: &mut Counts,
-) -> Result<(), String> {
-    let batches = merged.read(&bytes.to_vec().into(), kind == KeyedStateKind::Delta, usize::MAX);
-    for batch in batches.map_err(|error| error.to_string())? {
-        let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().values().to_vec();
-        let (keys, counts, sums) = (column(1), column(2), column(3));
-        for ((key, count), sum) in keys.into_iter().zip(counts).zip(sums) {
-            if into.insert(key, (count, sum)).is_some() {
-                return Err(format!("key {key} is in the state twice"));
-            }
-        }
-    }
-    Ok(())
+/// A column of numbers.
+fn column(batch: &Batch, index: usize) -> Vec<i64> {
+    batch.rows.column(index).as_primitive::<Int64Type>().values().to_vec()
+}
+
+/// One source.
+struct Reading {
+    events: Events,
+    role: Role,
 }
 
 struct Reader {
     events: Events,
+    role: Role,
     clock: Clock,
     /// Split and position.
     splits: Vec<(u32, u64)>,
     next: usize,
 }
 
-impl SourceFactory for Events {
+fn owner(split: u32, parallelism: u32) -> SubtaskIndex {
+    SubtaskIndex(split % SOURCE_STEP % parallelism)
+}
+
+impl SourceFactory for Reading {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
         let clock: Clock = Arc::new(sluice_protocol::Timestamp::default);
-        Ok(Box::new(Reader { events: *self, clock, splits: vec![], next: 0 }))
+        Ok(Box::new(Reader { events: self.events, role: self.role, clock, splits: vec![], next: 0 }))
     }
 
     fn schema(&self) -> SchemaRef {
@@ -190,16 +239,16 @@ impl SourceFactory for Events {
     }
 
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
-        SubtaskIndex(split.parse::<u32>().unwrap_or(0) % parallelism)
+        owner(split.parse().unwrap_or(0), parallelism)
     }
 }
 
 impl Source for Reader {
     fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError> {
         self.clock = context.clock;
-        for split in 0..self.events.splits {
+        for split in self.events.splits_of(self.role) {
             let name = split.to_string();
-            if self.events.owner(&name, context.operator.parallelism) != context.operator.subtask {
+            if owner(split, context.operator.parallelism) != context.operator.subtask {
                 continue;
             }
             let position = match state.splits.iter().find(|restored| restored.split == name) {
@@ -213,19 +262,18 @@ impl Source for Reader {
     }
 
     fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
-        let available = self.events.available((self.clock)().0);
-        let count = self.splits.len();
+        let (now, count) = ((self.clock)().0, self.splits.len());
         for offset in 0..count {
             let at = (self.next + offset) % count;
             let (split, position) = self.splits[at];
-            let end = available.min(position + max_rows as u64);
+            let end = self.events.available(split, now).min(position + max_rows as u64);
             if position < end {
                 self.next = at + 1;
                 self.splits[at].1 = end;
                 return Ok(SourcePoll::Batch(self.events.batch(split, position..end)?));
             }
         }
-        let finished = self.splits.iter().all(|(_, position)| *position == self.events.rows);
+        let finished = self.splits.iter().all(|(split, position)| *position == self.events.rows_of(*split));
         Ok(if finished { SourcePoll::Finished } else { SourcePoll::Pending })
     }
 
@@ -235,143 +283,5 @@ impl Source for Reader {
             state: serde_json::json!({ "position": position }),
         };
         Ok(self.splits.iter().map(state).collect())
-    }
-}
-
-impl Events {
-    fn batch(&self, split: u32, positions: std::ops::Range<u64>) -> Result<Batch, TaskError> {
-        let at: Vec<i64> = positions.clone().map(|position| position as i64).collect();
-        let splits = vec![i64::from(split); at.len()];
-        let (keys, values): (Vec<i64>, Vec<i64>) = positions.map(|position| self.row(split, position)).unzip();
-        let columns = [keys, values, splits, at].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
-        let rows = RecordBatch::try_new(schema(), columns).map_err(|error| TaskError::Internal(error.to_string()))?;
-        Ok(Batch::inserts(rows))
-    }
-}
-
-/// How a broken order begins.
-pub const ORDER: &str = "B3: order";
-
-/// Checks that the rows of a split with one key come in order, whatever they were in between.
-#[derive(Default)]
-struct Order(BTreeMap<(i64, i64), i64>);
-
-struct OrderFactory;
-
-impl OperatorFactory for OrderFactory {
-    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
-        Ok(Box::new(Order::default()))
-    }
-
-    fn output_schema(&self) -> SchemaRef {
-        schema()
-    }
-}
-
-impl Operator for Order {
-    fn open(&mut self, _: &OperatorContext, _: RestoredState) -> Result<(), TaskError> {
-        Ok(())
-    }
-
-    fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
-        let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>().values().to_vec();
-        for ((key, split), position) in column(0).into_iter().zip(column(2)).zip(column(3)) {
-            let last = self.0.insert((split, key), position);
-            if last.is_some_and(|last| last >= position) {
-                let text = format!("{ORDER}: row {position} of split {split}, key {key}, came after {last:?}");
-                return Err(TaskError::Internal(text));
-            }
-        }
-        out.collect(batch);
-        Ok(())
-    }
-}
-
-/// Adds the rows of batches that were in flight.
-///
-/// # Errors
-/// When they cannot be read.
-pub fn read_in_flight(handle: &InFlightHandle, into: &mut Counts) -> Result<(), String> {
-    let StateData::Inline { bytes } = &handle.data else { return Err("batches in flight are not inline".to_owned()) };
-    let share = Share {
-        partitioning: &Partitioning::Rebalance,
-        subtask: handle.to,
-        parallelism: 1,
-        max_parallelism: MAX_PARALLELISM,
-    };
-    let batches = in_flight::decode(&bytes.clone().into(), &schema(), share, &handle.edge);
-    for batch in batches.map_err(|error| error.to_string())? {
-        let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>().values().to_vec();
-        for (key, value) in column(0).into_iter().zip(column(1)) {
-            let entry = into.entry(key).or_default();
-            *entry = (entry.0 + 1, entry.1 + value);
-        }
-    }
-    Ok(())
-}
-
-/// How slow a sink is.
-#[derive(Debug, Clone, Copy)]
-pub struct Stalls {
-    /// Of a hundred times that it is asked for room, how often it has none.
-    pub percent: u32,
-    /// Until when.
-    pub until: u64,
-}
-
-impl Stalls {
-    /// Those of a scenario.
-    #[must_use]
-    pub const fn new(scenario: &Scenario) -> Self {
-        let Scenario { stalls, rows, gap_millis, stalls_on_millis, .. } = *scenario;
-        Self { percent: stalls, until: rows * gap_millis + stalls_on_millis }
-    }
-}
-
-struct ViewSink {
-    view: View,
-    stalls: Stalls,
-    events: Events,
-}
-
-struct ViewWriter {
-    view: View,
-    stalls: Stalls,
-    clock: Clock,
-    random: fastrand::Rng,
-}
-
-impl SinkFactory for ViewSink {
-    fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
-        let Self { view, stalls, events } = self;
-        let random = fastrand::Rng::with_seed(events.seed);
-        let clock: Clock = Arc::new(sluice_protocol::Timestamp::default);
-        Ok(Box::new(ViewWriter { view: Arc::clone(view), stalls: *stalls, clock, random }))
-    }
-
-    fn accepted_kinds(&self) -> AcceptedKinds {
-        AcceptedKinds::Upsert
-    }
-}
-
-impl Sink for ViewWriter {
-    fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
-        self.random = fastrand::Rng::with_seed(self.random.u64(..) ^ u64::from(context.operator.subtask.0));
-        self.clock = context.clock;
-        Ok(())
-    }
-
-    fn is_writable(&mut self) -> Result<bool, TaskError> {
-        let Stalls { percent, until } = self.stalls;
-        Ok(percent == 0 || (self.clock)().0 > until || self.random.u32(..100) >= percent)
-    }
-
-    fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
-        let column = |index: usize| batch.rows.column(index).as_primitive::<Int64Type>();
-        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        for row in 0..batch.rows.num_rows() {
-            view.insert(column(0).value(row), (column(1).value(row), column(2).value(row)));
-        }
-        Ok(())
     }
 }

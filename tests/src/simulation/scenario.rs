@@ -1,6 +1,7 @@
 //! What a seed decides: the job, its faults, and how people treat it.
 
 use crate::simulation::people::Ask;
+use crate::simulation::program::shape::{Parallelism, Shape};
 use fastrand::Rng;
 use sluice_protocol::TimeSpan;
 use sluice_protocol::job_master::Planted;
@@ -27,6 +28,8 @@ pub enum Bug {
     RestoredShare,
     /// B3 broken: what the sender saved is restored before what the receiver saved.
     InFlightOrder,
+    /// B3 broken: barriers overtake rows of broadcast edges.
+    Broadcast,
     /// K4 broken: the clock decides that a savepoint has failed, not the ledger.
     Deadline,
     /// K5 broken: savepoints are taken beside unaligned checkpoints.
@@ -43,11 +46,13 @@ pub enum Bug {
     Closer,
     /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
     Pin,
+    /// G5 broken: another job's state is taken without an entry in its ledger.
+    Takeover,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -57,6 +62,7 @@ impl Bug {
         Self::SenderShare,
         Self::RestoredShare,
         Self::InFlightOrder,
+        Self::Broadcast,
         Self::Deadline,
         Self::Overlap,
         Self::ForeignFile,
@@ -65,6 +71,7 @@ impl Bug {
         Self::OlderRevision,
         Self::Closer,
         Self::Pin,
+        Self::Takeover,
     ];
 
     /// The JobMaster's switches.
@@ -82,7 +89,7 @@ impl Bug {
             forgets_drains: bug == Some(Self::Drain),
             insists_on_m: bug == Some(Self::OlderRevision),
             closes_unfinished: bug == Some(Self::Closer),
-            takes_over_unfenced: false,
+            takes_over_unfenced: bug == Some(Self::Takeover),
             ignores_pins: bug == Some(Self::Pin),
         }
     }
@@ -110,6 +117,11 @@ pub enum Fault {
     /// It stops for some time.
     PauseTaskManager {
         /// For how long.
+        millis: u64,
+    },
+    /// A TaskManager is told to go, and goes.
+    Leave {
+        /// After how long.
         millis: u64,
     },
     /// A task fails.
@@ -151,6 +163,19 @@ pub enum Upgrade {
     LastState,
 }
 
+/// Options that change while the job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionChange {
+    /// As [`Scenario::interval_millis`].
+    pub interval_millis: u64,
+    /// As [`Scenario::timeout_millis`].
+    pub timeout_millis: u64,
+    /// As [`Scenario::retained`].
+    pub retained: u32,
+    /// As [`Scenario::tolerable`].
+    pub tolerable: Option<u32>,
+}
+
 /// One world.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -158,16 +183,16 @@ pub struct Scenario {
     pub seed: u64,
     /// A planted bug.
     pub bug: Option<Bug>,
-    /// Source splits.
-    pub splits: u32,
+    /// The vertices and edges of the job.
+    pub shape: Shape,
     /// Rows per split.
     pub rows: u64,
     /// Distinct keys.
     pub keys: u64,
     /// Time between two rows of a split.
     pub gap_millis: u64,
-    /// Parallelism, and after an upgrade.
-    pub parallelism: [u32; 2],
+    /// Parallelism of each vertex, and after an upgrade.
+    pub parallelism: [Parallelism; 2],
     /// Slots per TaskManager.
     pub slots: u32,
     /// TaskManagers beyond those that are needed.
@@ -202,6 +227,10 @@ pub struct Scenario {
     pub stalls: u32,
     /// For how long it stays so behind the end of the input.
     pub stalls_on_millis: u64,
+    /// When another job takes the directory over, as after the loss of a cluster, if one does.
+    pub takeover: Option<u64>,
+    /// Whether a job that is draining is told to stop as well.
+    pub stops_beside: bool,
     /// What people ask for, by time.
     pub asks: Vec<(u64, Ask)>,
     /// When the job is cancelled, if it is.
@@ -251,11 +280,11 @@ impl Scenario {
         Self {
             seed,
             bug,
-            splits,
+            shape: Shape { splits: [splits, 0, 0], ..Shape::default() },
             rows,
             keys: rng.u64(2..60),
             gap_millis: 100,
-            parallelism,
+            parallelism: parallelism.map(|common| [common; 7]),
             slots: rng.u32(1..=2),
             spares: rng.u32(..=1),
             interval_millis,
@@ -273,6 +302,8 @@ impl Scenario {
             alignment: Alignment::Aligned,
             stalls: 0,
             stalls_on_millis: 0,
+            takeover: None,
+            stops_beside: false,
             asks: vec![],
             cancel: None,
             deletes: false,
@@ -280,9 +311,11 @@ impl Scenario {
             closes: false,
         }
         .with_alignment()
+        .with_shape()
         .with_people(horizon)
         .with_ends(horizon)
         .with_closers()
+        .with_moves(horizon)
     }
 
     /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.
@@ -297,6 +330,17 @@ impl Scenario {
         if matches!(self.alignment, Alignment::Unaligned { .. }) {
             self.max_concurrent = 1;
             self.stalls = if rng.u32(..4) == 0 { 0 } else { rng.u32(80..=96) };
+        }
+        self
+    }
+
+    /// Seven of ten worlds have more than one source and one keyed vertex.
+    fn with_shape(mut self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0x54a9_0000);
+        let splits = self.shape.splits[0];
+        self.shape = Shape::new(&mut rng, splits, self.alignment == Alignment::AtLeastOnce);
+        if self.shape != (Shape { splits: [splits, 0, 0], ..Shape::default() }) {
+            self.parallelism = self.parallelism.map(|all| Shape::parallelism(&mut rng, all[0]));
         }
         self
     }
@@ -359,13 +403,38 @@ impl Scenario {
         self
     }
 
-    /// Whether nothing in this world can write after its successor: then also what the sink's readers see is exact.
+    /// Some jobs without another end are taken over; some TaskManagers leave; some options change; some that drain are
+    /// stopped meanwhile.
+    fn with_moves(mut self, horizon: u64) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0x307e_0000);
+        let has_end = self.cancel.is_some() || self.upgrade.is_some() || self.deletes;
+        self.takeover = (!has_end && rng.u32(..5) == 0).then(|| rng.u64(1500..horizon));
+        if rng.u32(..6) == 0 {
+            self.faults.push((rng.u64(800..horizon), Fault::Leave { millis: rng.u64(200..5000) }));
+        }
+        if rng.u32(..6) == 0 {
+            let change = OptionChange {
+                interval_millis: rng.u64(200..2000),
+                timeout_millis: rng.u64(1500..4000),
+                retained: rng.u32(1..=3),
+                tolerable: if rng.bool() { None } else { Some(rng.u32(1..4)) },
+            };
+            self.asks.push((rng.u64(800..horizon), Ask::Reconfigure(change)));
+        }
+        self.stops_beside = rng.bool();
+        self
+    }
+
+    /// Whether nothing in this world can write after its successor: then also what the sink's readers see is exact. Not so
+    /// where rows are taken back: which there were before a restart hangs on how rows were interleaved, and what has taken
+    /// its place does not take them back (S7).
     #[must_use]
     pub fn has_no_zombies(&self) -> bool {
         let is_harmless = |fault: &Fault| {
             matches!(fault, Fault::FailTask | Fault::StoreOutage { .. } | Fault::KillTaskManager { silently: false })
         };
-        self.upgrade.is_none() && self.slow_starts.0 == 0 && self.faults.iter().all(|(_, fault)| is_harmless(fault))
+        let ends_once = self.upgrade.is_none() && self.takeover.is_none() && !self.shape.histogram;
+        ends_once && self.slow_starts.0 == 0 && self.faults.iter().all(|(_, fault)| is_harmless(fault))
     }
 }
 

@@ -7,7 +7,7 @@
 mod deploy;
 mod upload;
 
-use crate::simulation::program::ORDER;
+use crate::simulation::program::operators::ORDER;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, InputChannel, NumberedFrame, OutputChannel};
 use sluice_engine::in_flight::RestoredChannel;
@@ -20,7 +20,7 @@ use sluice_protocol::job_master::SessionId;
 use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
 use sluice_protocol::state::{KeyedStateHandle, StateData, SubtaskState};
 use sluice_protocol::store::StoreOperation;
-use sluice_protocol::{CheckpointId, Generation, OperatorUid, ProcessId, Run, SubtaskId, TaskManagerId};
+use sluice_protocol::{CheckpointId, Generation, OperatorUid, ProcessId, Run, SubtaskId, TaskManagerId, TimeSpan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,8 +43,16 @@ pub enum Effect {
 }
 
 enum Operation {
-    Restore { run: Run, subtask: SubtaskId, uid: OperatorUid, index: usize },
+    Restore { run: Run, subtask: SubtaskId, uid: OperatorUid, place: Place },
     Upload { run: Run, checkpoint: CheckpointId, subtask: SubtaskId, operation: StoreOperation, tries: u32 },
+}
+
+/// Where a file that is restored belongs in its operator's state.
+enum Place {
+    /// A file of keyed state, by its number.
+    Keyed(usize),
+    /// A list, by its number, of which so many items are skipped and taken.
+    List(usize, u64, u64),
 }
 
 struct Loading {
@@ -100,6 +108,8 @@ pub struct Setup {
     pub name: TaskManagerId,
     /// Its random identity.
     pub process: ProcessId,
+    /// Of which job it is: a later one takes the directory of an earlier one over.
+    pub epoch: usize,
     /// The generation it was started for.
     pub generation: Generation,
     /// Its slots.
@@ -288,6 +298,11 @@ impl TaskManager {
             TaskEvent::Snapshot(snapshot) => return self.upload(run, snapshot),
         };
         self.effects.push(Effect::Send(message));
+    }
+
+    /// It is told to go after so long.
+    pub fn leave(&mut self, millis: u64) -> Vec<Effect> {
+        vec![Effect::Send(FromTaskManager::Leaving { within: TimeSpan(millis) })]
     }
 
     /// A task of the current run fails, as a fault of the world.

@@ -9,7 +9,8 @@ mod network;
 use crate::simulation::check::Check;
 use crate::simulation::controller::{Controller, job};
 use crate::simulation::job_manager::JobManager;
-use crate::simulation::program::{Events, View};
+use crate::simulation::program::Events;
+use crate::simulation::program::sink::View;
 use crate::simulation::scenario::{Fault, Scenario};
 use crate::simulation::store::{ObjectStore, no_answer, relative};
 use crate::simulation::task_manager::{Effect, TaskManager};
@@ -20,7 +21,6 @@ use sluice_engine::operator::Clock;
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{Alignment, FromTaskManager, ToTaskManager};
-use sluice_protocol::paths::JobPaths;
 use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
 use sluice_protocol::{ProcessId, Run, Timestamp};
 use std::cmp::Reverse;
@@ -112,6 +112,10 @@ pub struct World {
     pub(super) rng: fastrand::Rng,
     pub(super) now: u64,
     pub(super) check: Check,
+    /// The checks of the job that was taken over.
+    former: Option<Box<Check>>,
+    /// How many jobs there were before this one.
+    pub(super) epoch: usize,
     pub(super) controller: Controller,
     pub(super) job_managers: Vec<JobManager>,
     pub(super) task_managers: Vec<TaskManager>,
@@ -138,13 +142,13 @@ impl World {
     /// The world of a scenario, before its first moment.
     #[must_use]
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
-        let mut check = Check::new(JobPaths::new(&job()), Events::new(&scenario));
-        check.may_stop = scenario.cancel.is_some();
-        check.at_least_once = scenario.alignment == Alignment::AtLeastOnce;
+        let check = new_check(&scenario, 0);
         let mut world = Self {
             rng: fastrand::Rng::with_seed(scenario.seed),
             now: 0,
             check,
+            former: None,
+            epoch: 0,
             controller: Controller::default(),
             job_managers: vec![],
             task_managers: vec![],
@@ -197,9 +201,27 @@ impl World {
             }
         }
         let mut coverage = self.check.coverage;
+        if let Some(former) = &self.former {
+            coverage.add(&former.coverage);
+        }
         coverage.runs = 1;
         coverage.millis = self.now;
         Ok(coverage)
+    }
+
+    /// Another job begins, which takes this one over.
+    pub(super) fn begin_epoch(&mut self) {
+        self.epoch += 1;
+        let check = new_check(&self.scenario, self.epoch);
+        self.former = Some(Box::new(std::mem::replace(&mut self.check, check)));
+    }
+
+    /// The checks of one of the jobs.
+    pub(super) fn check_of(&mut self, epoch: usize) -> &mut Check {
+        match &mut self.former {
+            Some(former) if epoch < self.epoch => former,
+            _ => &mut self.check,
+        }
     }
 
     fn verdict(&mut self) -> Result<(), String> {
@@ -211,8 +233,8 @@ impl World {
     pub(super) fn finish(&mut self) {
         self.verdict_at.get_or_insert(self.now + QUIET);
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if self.scenario.has_no_zombies() && self.scenario.cancel.is_none() && view != self.check.last_counts {
-            self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_counts));
+        if self.scenario.has_no_zombies() && self.scenario.cancel.is_none() && view != self.check.last_view {
+            self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_view));
         }
     }
 
@@ -318,8 +340,10 @@ impl World {
     fn take_effect(&mut self, process: Process, id: u64, operation: &StoreOperation, answer: Option<u64>) {
         if let StoreOperation::Delete { keys } = operation {
             for key in keys.iter().filter(|key| self.store.get(key).is_some()).cloned().collect::<Vec<_>>() {
-                if let Err(what) = self.check.on_delete(relative(&key)) {
-                    self.violate(format!("{process:?}: {what}"));
+                for epoch in 0..=self.epoch {
+                    if let Err(what) = self.check_of(epoch).on_delete(relative(&key)) {
+                        self.violate(format!("{process:?}: {what}"));
+                    }
                 }
             }
         }
@@ -333,19 +357,28 @@ impl World {
             if answer.is_none() && key.contains("/ledger/") {
                 self.check.coverage.unclear_appends += 1;
             }
-            if let Err(what) = self.check.on_put(key, bytes, &self.store) {
+            if let Err(what) = self.on_put(key, bytes) {
                 self.violate(what);
             }
-            if key.contains("/ledger/") && self.check.fold().has_stopped_with_savepoint() {
+            let is_own = self.check.owns_entry(key);
+            if is_own && self.check.fold().has_stopped_with_savepoint() {
                 self.on_last_checkpoint();
             }
-            if key.contains("/ledger/") && self.check.fold().state.is_terminal() {
+            if is_own && self.check.fold().state.is_terminal() {
                 self.terminal_at = self.now;
             }
         }
         if let Some(after) = answer {
             self.schedule(after, Event::Answer(process, id, reply));
         }
+    }
+
+    fn on_put(&mut self, key: &str, bytes: &[u8]) -> Result<(), String> {
+        if let Some(former) = &mut self.former {
+            former.on_put(key, bytes, &self.store)?;
+            self.check.on_former(former, key)?;
+        }
+        self.check.on_put(key, bytes, &self.store)
     }
 
     // --- JobManagers ------------------------------------------------------------------------------------------
@@ -381,8 +414,9 @@ impl World {
             let status = self.job_managers[index].status();
             let (pending, tasks) = (status.pending_checkpoints.len(), status.tasks);
             let run = Run { generation: status.generation, attempt: status.attempt };
-            let alignment = self.options(1).checkpointing.map(|settings| settings.alignment()).unwrap_or_default();
-            if let Err(what) = self.check.on_trigger(run, barrier, (pending, tasks), alignment) {
+            let alignment = self.options().checkpointing.map(|settings| settings.alignment()).unwrap_or_default();
+            let epoch = self.job_managers[index].epoch;
+            if let Err(what) = self.check_of(epoch).on_trigger(run, barrier, (pending, tasks), alignment) {
                 self.violate(what);
             }
         }
@@ -436,7 +470,8 @@ impl World {
     }
 
     fn on_task_manager_answer(&mut self, index: usize, id: u64, reply: StoreReply) {
-        let latest = self.check.latest_run();
+        let epoch = self.task_managers[index].setup.epoch;
+        let latest = self.check_of(epoch).latest_run();
         match self.task_managers[index].on_store_reply(id, reply, latest) {
             Ok(effects) => self.effect(index, effects),
             Err(what) => self.violate(what),
@@ -448,7 +483,8 @@ impl World {
             match effect {
                 Effect::Send(message) => {
                     if let FromTaskManager::TaskFinished { run, subtask } = &message {
-                        self.check.on_task_finished(*run, *subtask);
+                        let epoch = self.task_managers[index].setup.epoch;
+                        self.check_of(epoch).on_task_finished(*run, *subtask);
                     }
                     if let Some(session) = self.task_managers[index].session {
                         self.send_up(session, message);
@@ -475,6 +511,13 @@ impl World {
             }
         }
     }
+}
+
+fn new_check(scenario: &Scenario, epoch: usize) -> Check {
+    let mut check = Check::new(job(epoch), Events::new(scenario));
+    check.may_stop = scenario.cancel.is_some();
+    check.at_least_once = scenario.alignment == Alignment::AtLeastOnce;
+    check
 }
 
 fn describe(key: &str, bytes: &[u8]) -> String {

@@ -311,14 +311,18 @@ impl JobMaster {
         }
     }
 
-    /// Nothing there. Before `Started` an older generation may have displaced it meanwhile: the ledger is read again,
-    /// as long as it names another.
+    /// Nothing there. Before `Started` an older generation, or the job that is being taken over, may have displaced it
+    /// meanwhile: the ledger is read again, as long as it names another.
     fn on_snapshot_missing(&mut self) {
         let is_start = matches!(self.phase, Phase::Loading);
         let Some(loading) = &self.loading else { return };
         let place = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
         let is_own = loading.location.directory.starts_with(&format!("{}/", self.journal.paths.directory()));
         let is_new = self.missing.as_ref() != Some(&loading.location.directory);
+        if is_new && loading.takeover.is_some() {
+            self.missing = Some(loading.location.directory.clone());
+            return self.read_taken_again(false);
+        }
         if is_start && is_own && is_new && !self.journal.in_memory {
             self.missing = Some(loading.location.directory.clone());
             self.loading = None;

@@ -204,7 +204,7 @@ impl JobMaster {
     }
 
     /// Somebody else has appended: decided anew.
-    fn read_taken_again(&mut self, was_outbid: bool) {
+    pub(super) fn read_taken_again(&mut self, was_outbid: bool) {
         let Some(loading) = &mut self.loading else { return };
         let Some(takeover) = loading.takeover.take() else { return };
         loading.was_outbid |= was_outbid;

@@ -59,9 +59,16 @@ impl Check {
         // When the job has ended, nothing restarts any more.
         let restore = self.restore.clone().filter(|_| !fold.state.is_terminal());
         let needed: BTreeSet<String> = retained.chain(restore).collect();
-        let refers = |directory: &&String| self.files.get(*directory).is_some_and(|files| files.contains(key));
+        let refers = |directory: &&String| {
+            let former = self.former.as_ref().filter(|former| former.restore.as_ref() == Some(*directory));
+            let files = self.files.get(*directory).or(former.map(|former| &former.files));
+            files.is_some_and(|files| files.contains(key))
+        };
         if let Some(directory) = needed.iter().find(refers) {
             return Err(format!("K6: {key} is removed, but {directory} refers to it"));
+        }
+        if let Some(directory) = needed.iter().find(|directory| key == format!("{directory}/_metadata")) {
+            return Err(format!("K6: {key} is removed, but {directory} may be restored"));
         }
         if let Some((generation, id)) = self.paths.parse_checkpoint(key)
             && needed.contains(&self.paths.checkpoint_directory(generation, id))
@@ -83,10 +90,12 @@ impl Check {
         let referred_to: BTreeSet<&String> =
             directories.filter_map(|directory| self.files.get(&directory)).flatten().collect();
         let swept_at = self.swept_at.unwrap_or(u64::MAX);
-        for key in store.keys().filter(|key| self.paths.parse_ledger_entry(key).is_none()) {
+        let own = [format!("{}/", self.paths.directory()), super::savepoints::directory(&self.job)];
+        let is_own = |key: &&String| own.iter().any(|own| key.starts_with(own));
+        for key in store.keys().filter(is_own).filter(|key| !self.owns_entry(key)) {
             let of_retained = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
             let is_reached = of_retained || referred_to.contains(key);
-            let (is_reached, swept_at) = match super::savepoints::parse(key) {
+            let (is_reached, swept_at) = match super::savepoints::parse(&self.job, key) {
                 Some(of) => {
                     (fold.savepoints.iter().any(|one| one.key == of), self.savepoints_swept_at.unwrap_or(u64::MAX))
                 }

@@ -1,9 +1,8 @@
 //! Savepoints as the store sees them (K4, K5, K6).
 
 use super::{Check, name};
-use crate::simulation::controller::job;
 use crate::simulation::people::SAVEPOINTS;
-use crate::simulation::program::Counts;
+use crate::simulation::program::cut::Cut;
 use crate::simulation::store::{ObjectStore, ROOT};
 use sluice_protocol::ledger::{
     CheckpointKey, Ends, Entry, EntryKind, Fold, RetainedCheckpoint, SavepointKind, TakenSavepoint,
@@ -12,8 +11,7 @@ use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::parse_savepoint;
 use sluice_protocol::state::StateData;
-use sluice_protocol::{Run, SubtaskId, SubtaskIndex, VertexId};
-use std::collections::BTreeMap;
+use sluice_protocol::{JobId, Run, SubtaskId, SubtaskIndex, VertexId};
 
 impl Check {
     /// An entry about savepoints is about to stand: `fold` is what stood before it.
@@ -135,7 +133,7 @@ impl Check {
 
     /// An object of a savepoint is about to be removed.
     pub(super) fn check_savepoint_delete(&self, key: &str) -> Result<(), String> {
-        let Some(of) = parse(key) else { return Ok(()) };
+        let Some(of) = parse(&self.job, key) else { return Ok(()) };
         let is_live = self.fold().savepoints.iter().any(|savepoint| savepoint.key == of);
         let has_ended = self.fold().state.is_terminal();
         let is_restore =
@@ -148,13 +146,13 @@ impl Check {
 }
 
 /// Where savepoints of the job lie, with a trailing slash.
-pub(super) fn directory() -> String {
-    format!("{SAVEPOINTS}/{}/", job())
+pub(super) fn directory(job: &JobId) -> String {
+    format!("{SAVEPOINTS}/{job}/")
 }
 
 /// The checkpoint with which a savepoint was taken, from the key of one of its objects.
-pub(super) fn parse(key: &str) -> Option<CheckpointKey> {
-    parse_savepoint(&directory(), key)
+pub(super) fn parse(job: &JobId, key: &str) -> Option<CheckpointKey> {
+    parse_savepoint(&directory(job), key)
 }
 
 /// What may follow a checkpoint that the job was asked to end with.
@@ -170,7 +168,7 @@ fn is_behind_the_end(kind: &EntryKind) -> bool {
 }
 
 /// Positions and counts of a savepoint, from its own files alone.
-fn read_savepoint(path: &str, store: &ObjectStore) -> Result<(BTreeMap<u32, u64>, Counts), String> {
+fn read_savepoint(path: &str, store: &ObjectStore) -> Result<Cut, String> {
     let directory = path.strip_prefix(&format!("{ROOT}/")).ok_or_else(|| format!("K4: {path} lies elsewhere"))?;
     let key = format!("{directory}/_metadata");
     let bytes = store.get(&key).ok_or_else(|| format!("K4: {key} is missing when its entry stands"))?;

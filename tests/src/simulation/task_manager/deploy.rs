@@ -1,18 +1,18 @@
 //! From a deployment to tasks: channels, restored state, the tasks themselves (N4).
 
-use super::{ActiveRun, Effect, Loading, Merged, Operation, Receiver, Sender, TaskManager, store};
+use super::{ActiveRun, Effect, Loading, Merged, Operation, Place, Receiver, Sender, TaskManager, store};
 use crate::simulation::check::RESTORE_UNAVAILABLE;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
 use sluice_engine::in_flight;
-use sluice_engine::operator::{Clock, RestoredKeyed};
+use sluice_engine::operator::{Clock, RestoredKeyed, RestoredList};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Task, TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
-use sluice_protocol::graph::Partitioning;
+use sluice_protocol::graph::{Edge, Partitioning};
 use sluice_protocol::message::{Deployment, FromTaskManager};
-use sluice_protocol::state::{OperatorSnapshot, StateData, SubtaskState};
+use sluice_protocol::state::{OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId, SubtaskIndex, TaskManagerId, TimeSpan, VertexId};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl TaskManager {
                     else {
                         continue;
                     };
-                    self.connect(&mut active, id, &edge.partitioning, producer, consumer);
+                    self.connect(&mut active, id, edge, producer, consumer);
                 }
             }
         }
@@ -76,7 +76,7 @@ impl TaskManager {
         &self,
         active: &mut ActiveRun,
         id: ChannelId,
-        partitioning: &Partitioning,
+        edge: &Edge,
         (producer, producer_at): (SubtaskId, TaskManagerId),
         (consumer, consumer_at): (SubtaskId, TaskManagerId),
     ) {
@@ -90,12 +90,15 @@ impl TaskManager {
             let edges = active
                 .outputs
                 .entry(producer)
-                .or_insert_with(|| vec![EdgeOutput { partitioning: partitioning.clone(), channels: vec![] }]);
+                .or_insert_with(|| vec![EdgeOutput { partitioning: edge.partitioning.clone(), channels: vec![] }]);
             edges[0].channels.push(output);
         } else {
             active.receivers.insert(id, Receiver { from: producer_at, output });
         }
         if consumer_at == *me {
+            let stays_aligned = edge.partitioning == Partitioning::Broadcast && self.setup.bug != Some(Bug::Broadcast);
+            let input = input.at_input(edge.input);
+            let input = if stays_aligned { input.staying_aligned() } else { input };
             active.inputs.entry(consumer).or_default().push(input);
         } else {
             active.senders.insert(id, Sender { to: consumer_at, input, credit: self.setup.window as i64 });
@@ -127,14 +130,28 @@ impl TaskManager {
             }
         }
         for snapshot in operators {
-            let OperatorSnapshot { uid, keyed, splits, .. } = snapshot;
+            let OperatorSnapshot { uid, keyed, operator, splits, .. } = snapshot;
             let state = loading.state.entry(uid.clone()).or_default();
             let owned = splits.into_iter().filter(|split| {
                 source.as_ref().is_none_or(|(_, source)| source.owner(&split.split, parallelism) == subtask.index)
             });
             state.splits.extend(owned);
+            for OperatorStateHandle { name, redistribution, first, items, data } in operator {
+                let mut restored = RestoredList { name, redistribution, items: vec![] };
+                match data {
+                    StateData::Inline { bytes } => restored.items = some_items(&bytes, first, items),
+                    StateData::File { path, .. } => {
+                        loading.missing += 1;
+                        let operation = StoreOperation::Get { key: path };
+                        let place = Place::List(state.operator.len(), first, items);
+                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), place };
+                        store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
+                    }
+                }
+                state.operator.push(restored);
+            }
             for handle in keyed {
-                let index = state.keyed.len();
+                let place = Place::Keyed(state.keyed.len());
                 let restored =
                     |bytes: Vec<u8>| RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() };
                 match handle.data {
@@ -144,7 +161,7 @@ impl TaskManager {
                         state.keyed.push(restored(Vec::new()));
                         loading.missing += 1;
                         let operation = StoreOperation::Get { key: path };
-                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), index };
+                        let purpose = Operation::Restore { run, subtask, uid: uid.clone(), place };
                         store(&mut self.operations, &mut self.next_operation, &mut self.effects, purpose, operation);
                     }
                 }
@@ -183,7 +200,7 @@ impl TaskManager {
         run: Run,
         subtask: SubtaskId,
         uid: &OperatorUid,
-        index: usize,
+        place: Place,
         reply: StoreReply,
         latest: Run,
     ) -> Result<(), String> {
@@ -192,8 +209,10 @@ impl TaskManager {
         let failure = match reply {
             StoreReply::Object(bytes) => {
                 loading.missing -= 1;
-                if let Some(file) = loading.state.get_mut(uid).and_then(|state| state.keyed.get_mut(index)) {
-                    file.bytes = bytes.into();
+                let Some(state) = loading.state.get_mut(uid) else { return Ok(()) };
+                match place {
+                    Place::Keyed(index) => state.keyed[index].bytes = bytes.into(),
+                    Place::List(index, first, items) => state.operator[index].items = some_items(&bytes, first, items),
                 }
                 return Ok(());
             }
@@ -206,6 +225,12 @@ impl TaskManager {
         self.effects.push(Effect::Send(FromTaskManager::TaskFailed { run, subtask, failure }));
         Ok(())
     }
+}
+
+/// Of the items of a stored list those that a subtask gets.
+fn some_items(bytes: &[u8], first: u64, items: u64) -> Vec<serde_json::Value> {
+    let all: Vec<_> = serde_json::from_slice(bytes).unwrap_or_default();
+    all.into_iter().skip(first as usize).take(items as usize).collect()
 }
 
 fn merge_inputs(active: &mut ActiveRun, window: usize) {

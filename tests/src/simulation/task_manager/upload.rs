@@ -4,17 +4,20 @@ use super::{Acknowledgement, Effect, Operation, TaskManager, store};
 use crate::simulation::scenario::Bug;
 use sluice_engine::error::TaskError;
 use sluice_engine::in_flight::InFlight;
-use sluice_engine::operator::{KeyedPiece, OperatorState, WriteOptions};
+use sluice_engine::operator::{KeyedPiece, ListPiece, OperatorState, WriteOptions};
 use sluice_engine::task::TaskSnapshot;
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::JobGraph;
 use sluice_protocol::message::FromTaskManager;
 use sluice_protocol::paths::{shared_file, state_file};
 use sluice_protocol::state::{
-    InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, StateData, SubtaskState,
+    InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState,
 };
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId};
+
+/// Whose state it is, and of which checkpoint.
+type Of = (Run, CheckpointId, SubtaskId);
 
 /// What was in flight always travels inline here.
 fn inline_handle(share: &InFlight, graph: &JobGraph) -> Result<InFlightHandle, TaskError> {
@@ -55,31 +58,30 @@ impl TaskManager {
         };
         let (mut missing, mut operators, mut recorders) = (0, Vec::new(), Vec::new());
         for (uid, OperatorState { keyed, layers, operator, splits }) in states {
-            assert!(operator.is_empty(), "the program has no lists");
             let mut handles: Vec<_> = layers.iter().flat_map(|layers| layers.reused.clone()).collect();
             let mut new = Vec::new();
             for piece in keyed {
                 let KeyedPiece { name, key_groups, rows, kind, bytes, .. } = piece;
-                let data = match &directory {
-                    _ if let Some(older) = self.older_file(run, subtask, rows, kind) => older,
-                    Some(directory) if bytes.len() > self.setup.inline_limit => {
-                        let nonce = format!("{:08x}", self.rng.u32(..));
-                        let path = shared_file(run, checkpoint, subtask, missing, &nonce);
-                        let data = StateData::file(path, &bytes);
-                        missing += 1;
-                        self.put_file(run, checkpoint, subtask, data.resolve(&format!("{directory}/chk")), bytes);
-                        if kind == KeyedStateKind::Full {
-                            self.stored.insert(subtask, (data.clone(), rows, run));
-                        }
-                        data
+                let data = match (self.older_file(run, subtask, rows, kind), &directory) {
+                    (Some(older), _) => older,
+                    (None, Some(directory)) => {
+                        self.place((run, checkpoint, subtask), (directory, true), &mut missing, bytes)
                     }
-                    _ => StateData::Inline { bytes },
+                    (None, None) => StateData::Inline { bytes },
                 };
+                if kind == KeyedStateKind::Full && matches!(data, StateData::File { .. }) {
+                    self.stored.insert(subtask, (data.clone(), rows, run));
+                }
                 new.push(KeyedStateHandle { name, key_groups, rows, kind, data });
             }
             handles.extend(new.iter().cloned());
             recorders.extend(layers.into_iter().map(|layers| (layers.recorder, new.clone())));
-            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: vec![], splits });
+            let mut lists = Vec::new();
+            for piece in operator {
+                let to = directory.as_deref().map(|directory| (directory, true));
+                lists.push(self.place_list((run, checkpoint, subtask), to, &mut missing, piece));
+            }
+            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: lists, splits });
         }
         let savepoint = savepoint.map(|(directory, states)| {
             self.upload_savepoint((run, checkpoint, subtask), &directory, states, &mut missing)
@@ -103,30 +105,58 @@ impl TaskManager {
     /// All state once more, in files of the savepoint's own (K4).
     fn upload_savepoint(
         &mut self,
-        (run, checkpoint, subtask): (Run, CheckpointId, SubtaskId),
+        of: Of,
         directory: &str,
         states: Vec<(OperatorUid, OperatorState)>,
         missing: &mut u32,
     ) -> SubtaskState {
         let mut operators = Vec::new();
-        for (uid, OperatorState { keyed, splits, .. }) in states {
+        for (uid, OperatorState { keyed, operator, splits, .. }) in states {
             let mut handles = Vec::new();
             for KeyedPiece { name, key_groups, rows, kind, bytes, .. } in keyed {
-                let data = if bytes.len() > self.setup.inline_limit {
-                    let nonce = format!("{:08x}", self.rng.u32(..));
-                    let path = state_file(run, checkpoint, subtask, *missing, &nonce);
-                    let data = StateData::file(path, &bytes);
-                    *missing += 1;
-                    self.put_file(run, checkpoint, subtask, data.resolve(directory), bytes);
-                    data
-                } else {
-                    StateData::Inline { bytes }
-                };
+                let data = self.place(of, (directory, false), missing, bytes);
                 handles.push(KeyedStateHandle { name, key_groups, rows, kind, data });
             }
-            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: vec![], splits });
+            let to = Some((directory, false));
+            let lists = operator.into_iter().map(|piece| self.place_list(of, to, missing, piece)).collect();
+            operators.push(OperatorSnapshot { uid, subtask: of.2.index, keyed: handles, operator: lists, splits });
         }
         SubtaskState { operators, in_flight: vec![] }
+    }
+
+    /// Bytes of state: inline, or a file that is put below this directory, beside others of the job or not.
+    fn place(
+        &mut self,
+        (run, checkpoint, subtask): Of,
+        (directory, is_shared): (&str, bool),
+        missing: &mut u32,
+        bytes: Vec<u8>,
+    ) -> StateData {
+        if bytes.len() <= self.setup.inline_limit {
+            return StateData::Inline { bytes };
+        }
+        let nonce = format!("{:08x}", self.rng.u32(..));
+        let path = if is_shared { shared_file } else { state_file }(run, checkpoint, subtask, *missing, &nonce);
+        *missing += 1;
+        let data = StateData::file(path, &bytes);
+        let from = if is_shared { format!("{directory}/chk") } else { directory.to_owned() };
+        self.put_file(run, checkpoint, subtask, data.resolve(&from), bytes);
+        data
+    }
+
+    fn place_list(
+        &mut self,
+        of: Of,
+        to: Option<(&str, bool)>,
+        missing: &mut u32,
+        ListPiece { name, redistribution, items }: ListPiece,
+    ) -> OperatorStateHandle {
+        let (count, bytes) = (items.len() as u64, serde_json::Value::Array(items).to_string().into_bytes());
+        let data = match to {
+            Some(to) => self.place(of, to, missing, bytes),
+            None => StateData::Inline { bytes },
+        };
+        OperatorStateHandle { name, redistribution, first: 0, items: count, data }
     }
 
     fn put_file(&mut self, run: Run, checkpoint: CheckpointId, subtask: SubtaskId, data: StateData, bytes: Vec<u8>) {
@@ -154,8 +184,8 @@ impl TaskManager {
     /// run's files must be there.
     pub fn on_store_reply(&mut self, id: u64, reply: StoreReply, latest: Run) -> Result<Vec<Effect>, String> {
         match self.operations.remove(&id) {
-            Some(Operation::Restore { run, subtask, uid, index }) => {
-                self.on_restored(run, subtask, &uid, index, reply, latest)?;
+            Some(Operation::Restore { run, subtask, uid, place }) => {
+                self.on_restored(run, subtask, &uid, place, reply, latest)?;
             }
             Some(Operation::Upload { run, checkpoint, subtask, operation, tries }) => {
                 self.on_uploaded(run, checkpoint, subtask, operation, tries, reply);

@@ -38,6 +38,14 @@ impl World {
                     self.pause(Process::TaskManager(index), millis);
                 }
             }
+            Fault::Leave { millis } => {
+                if let Some(index) = self.any_task_manager() {
+                    let effects = self.task_managers[index].leave(millis);
+                    self.effect(index, effects);
+                    self.schedule(millis, Event::Kill(Process::TaskManager(index), false));
+                    self.replace_leaving(index);
+                }
+            }
             Fault::FailTask => {
                 if let Some(index) = self.any_task_manager() {
                     let effects = self.task_managers[index].fail_a_task();

@@ -1,6 +1,7 @@
 //! Sessions between JobManagers and TaskManagers, and links between TaskManagers: first in, first out, and slow.
 
 use super::{Event, World};
+use crate::simulation::task_manager::Setup;
 use sluice_protocol::TaskManagerId;
 use sluice_protocol::job_master::{Event as MasterEvent, SessionId};
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
@@ -19,9 +20,11 @@ pub(super) struct Session {
 impl World {
     /// Looks for the JobManager of its generation.
     pub(super) fn connect(&mut self, index: usize) {
-        let generation = self.task_managers[index].setup.generation.0;
-        let of_generation =
-            |at: &usize| self.job_managers[*at].alive && self.job_managers[*at].generation == generation;
+        let Setup { epoch, generation, .. } = self.task_managers[index].setup;
+        let of_generation = |at: &usize| {
+            let one = &self.job_managers[*at];
+            one.alive && (one.epoch, one.generation) == (epoch, generation.0)
+        };
         let current = self.current().filter(of_generation);
         let Some(job_manager) = current.or_else(|| (0..self.job_managers.len()).rev().find(of_generation)) else {
             return;

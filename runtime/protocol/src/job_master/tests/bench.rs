@@ -81,6 +81,8 @@ pub(super) struct Store {
     pub(super) is_read_only: bool,
     /// Whether the credentials do not allow to list uploads.
     pub(super) hides_uploads: bool,
+    /// Right before this key is read for the first time the objects become those of the other store.
+    pub(super) meanwhile: Option<(String, Box<Self>)>,
 }
 
 impl Store {
@@ -156,6 +158,9 @@ impl Store {
                 StoreReply::Put
             }
             StoreOperation::Get { key } => {
+                if let Some((_, later)) = self.meanwhile.take_if(|(of, _)| *of == key) {
+                    self.objects = later.objects;
+                }
                 self.objects.get(&key).cloned().map_or(StoreReply::Absent, StoreReply::Object)
             }
             StoreOperation::List { prefix, start_after } => {

@@ -86,6 +86,24 @@ fn a_job_that_has_not_ended_goes_on_as_another_and_both_sides_know() {
     assert!(second.store.holds("default/pv-1/1/chk-1/_metadata"), "nothing of the other job is removed");
 }
 
+/// The job goes on until its end stands, and may displace what the taker is about to read.
+#[test]
+fn a_checkpoint_displaced_before_the_taker_has_read_it_is_followed_to_the_next_one() {
+    let mut first = running();
+    let mut second = Bench::paused(restoring("2", FIRST));
+    second.store = first.store.clone();
+    first.pass(1000);
+    first.acknowledge_all(2);
+    let displaced = "default/pv-1/1/chk-1/_metadata";
+    assert!(second.store.holds(displaced) && !first.store.holds(displaced));
+    second.store.meanwhile = Some((displaced.to_owned(), Box::new(first.store.clone())));
+    second.tick();
+    second.register(1);
+    assert_eq!(second.state(), JobState::Running, "{:?}", second.exit);
+    assert_eq!(second.status().restored_from.as_ref().unwrap().id, CheckpointId(2));
+    assert_eq!(names(&second, "1").last().unwrap(), "MovedTo");
+}
+
 #[test]
 fn a_job_can_be_taken_back() {
     let first = running();
