@@ -5,7 +5,7 @@
 //! One at a time on a cluster, since the API is one; what it registers goes with the guard.
 
 use crate::{apply, kubectl};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::serve::Listener;
@@ -16,6 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +24,8 @@ use tokio_rustls::server::TlsStream;
 
 const GROUP: &str = "external.metrics.k8s.io/v1beta1";
 const API: &str = "v1beta1.external.metrics.k8s.io";
+/// How long the API server may take to find it.
+const REGISTERED: Duration = Duration::from_secs(90);
 /// Its Service.
 const NAME: &str = "sluice-test-metrics";
 
@@ -53,7 +56,13 @@ impl ExternalMetrics {
         });
         let metrics = Self { value, server, namespace: namespace.to_owned() };
         apply(namespace, &registration(namespace, address))?;
-        kubectl(&["wait", "--for=condition=Available", &format!("apiservice/{API}"), "--timeout=25s"])?;
+        let available =
+            ["get", "apiservice", API, "-o", r#"jsonpath={.status.conditions[?(@.type=="Available")].status}"#];
+        let deadline = Instant::now() + REGISTERED;
+        while kubectl(&available)? != "True" {
+            ensure!(Instant::now() < deadline, "the API server does not reach {address} within {REGISTERED:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
         Ok(metrics)
     }
 
