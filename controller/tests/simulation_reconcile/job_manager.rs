@@ -204,6 +204,8 @@ fn act(world: &World, uid: &str, action: Action) {
                 TaskManager::lose_job_manager(world, &task_manager);
             }
         }
+        // No sink of these jobs has transactions.
+        Action::Commit { .. } | Action::AbortLeftovers { .. } => {}
         Action::Exit(record) => {
             JobManager::kill(world, uid);
             kubelet::signal(world, uid, Signal::Exited(record));

@@ -4,8 +4,8 @@ use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::state::{KeyedTable, StateBackend, StateBytes, TableLayout};
 use arrow::datatypes::SchemaRef;
-use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, Redistribution, SplitState};
-use sluice_protocol::{CheckpointId, KeyGroupRange, OperatorUid, SubtaskIndex, Timestamp};
+use sluice_protocol::state::{Committable, KeyedStateHandle, KeyedStateKind, Redistribution, SplitState};
+use sluice_protocol::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskIndex, Timestamp};
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,6 +39,23 @@ impl OperatorContext {
     /// When the backend cannot make it.
     pub fn keyed_table(&self, name: &str, layout: Arc<TableLayout>) -> Result<Box<dyn KeyedTable>, TaskError> {
         self.state_backend.create(self, name, layout)
+    }
+}
+
+/// Whose task it is: what tells the transactions of one attempt from those of any other (S3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskIdentity {
+    /// The job.
+    pub job: JobId,
+    /// The generation and attempt.
+    pub run: Run,
+}
+
+impl Default for TaskIdentity {
+    /// Of a job that nobody else has: for tests.
+    fn default() -> Self {
+        let job = JobId { namespace: "default".to_owned(), name: "job".to_owned(), uid: "0".to_owned() };
+        Self { job, run: Run::default() }
     }
 }
 
@@ -140,6 +157,8 @@ pub struct OperatorState {
     pub operator: Vec<ListPiece>,
     /// Source splits.
     pub splits: Vec<SplitState>,
+    /// Transactions of a sink that are staged and not known to be committed.
+    pub committables: Vec<Committable>,
 }
 
 /// What a written snapshot may leave out.

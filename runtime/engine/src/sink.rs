@@ -1,15 +1,29 @@
 //! Sinks: take rows to where they are read by others.
+//!
+//! A plain [`Sink`] hands over what it is given, and has done so when a checkpoint is acknowledged: a restore writes rows
+//! again. One that commits with checkpoints is written as a [`TwoPhaseCommitSink`] and a [`Committer`] ([`two_phase`],
+//! [`committer`]); [`conformance`] tries it out.
+
+pub mod committer;
+pub mod conformance;
+pub mod two_phase;
+
+pub use committer::{Commit, CommitError, Committer, CommitterContext};
+pub use two_phase::{PreCommit, Staged, TransactionId, Transactional, TwoPhaseCommitSink};
 
 use crate::batch::Batch;
 use crate::error::TaskError;
-use crate::operator::{Clock, OperatorContext, Waker};
+use crate::operator::{Clock, OperatorContext, TaskIdentity, Waker};
 use sluice_protocol::CheckpointId;
+use sluice_protocol::state::Committable;
 
 /// What a sink is opened with.
 #[derive(Clone)]
 pub struct SinkContext {
     /// Where it stands.
     pub operator: OperatorContext,
+    /// Of which job and attempt.
+    pub identity: TaskIdentity,
     /// Wakes the task.
     pub waker: Waker,
     /// The time.
@@ -47,10 +61,29 @@ pub trait Sink: Send {
         Ok(true)
     }
 
+    /// The handles of what was staged for this checkpoint, and of all before it that are not known to be in a complete
+    /// one (K3). Called once per checkpoint, when all is flushed. A sink without transactions has none.
+    ///
+    /// # Errors
+    /// When there are too many: the task must restart.
+    fn committables(&mut self, checkpoint: CheckpointId) -> Result<Vec<Committable>, TaskError> {
+        let _ = checkpoint;
+        Ok(Vec::new())
+    }
+
     /// A checkpoint is complete.
     fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
         let _ = checkpoint;
     }
+}
+
+/// What becomes of a row when a job fails and restores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryGuarantee {
+    /// It is written, perhaps more than once.
+    AtLeastOnce,
+    /// It becomes visible once, with its checkpoint (S1).
+    ExactlyOnce,
 }
 
 /// Which rows a sink takes.
@@ -74,4 +107,18 @@ pub trait SinkFactory: Send + Sync {
 
     /// Which rows it takes (S7).
     fn accepted_kinds(&self) -> AcceptedKinds;
+
+    /// What it guarantees. One that says exactly once has a [`Committer`].
+    fn guarantee(&self) -> DeliveryGuarantee {
+        DeliveryGuarantee::AtLeastOnce
+    }
+
+    /// What commits and aborts the transactions of its writers, in the JobManager's process.
+    ///
+    /// # Errors
+    /// When the options are wrong, or the counterpart cannot be reached: tried again.
+    fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
+        let _ = context;
+        Ok(None)
+    }
 }

@@ -49,7 +49,7 @@ use crate::channel::InputChannel;
 use crate::error::TaskError;
 use crate::in_flight::RestoredChannel;
 use crate::input_gate::{GateEvent, InputGate};
-use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
+use crate::operator::{Clock, OperatorContext, RestoredState, TaskIdentity, Waker};
 use crate::partition::EdgeOutput;
 use crate::program::VertexProgram;
 use crate::source::{Source, SourceContext, SourcePoll};
@@ -90,6 +90,8 @@ impl Default for TaskOptions {
 pub struct TaskDescription {
     /// Which subtask.
     pub subtask: SubtaskId,
+    /// Of which job and attempt.
+    pub identity: TaskIdentity,
     /// Number of subtasks of its vertex.
     pub parallelism: u32,
     /// Number of key groups of the job.
@@ -316,7 +318,7 @@ impl Task {
         let mut restore = |uid: &OperatorUid| RestoredState { restored, ..state.remove(uid).unwrap_or_default() };
         let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;
         chain.set_waker(&self.waker);
-        chain.open(&context, &mut restore, &self.waker, &clock)?;
+        chain.open(&context, &mut restore, (&self.waker, &clock, &description.identity))?;
         let input = match program.source {
             Some((uid, factory)) => {
                 let mut source = factory.create()?;

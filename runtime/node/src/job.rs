@@ -2,9 +2,10 @@
 
 use sluice_crds::{StreamJob, parse_manifest, validate};
 use sluice_engine::program::Program;
+use sluice_engine::sink::DeliveryGuarantee;
 use sluice_protocol::JobId;
 use sluice_protocol::failure::Failure;
-use sluice_protocol::options::{JobOptions, RestoreSpec};
+use sluice_protocol::options::{CheckpointingMode, JobOptions, RestoreSpec};
 use sluice_sql::PlanOptions;
 use std::path::Path;
 
@@ -50,5 +51,30 @@ pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Fa
     let catalog = sluice_connectors::catalog();
     let plan_options = PlanOptions { parallelism: options.parallelism, max_parallelism: options.max_parallelism };
     let program = sluice_sql::plan(sql, &plan_options, &catalog).map_err(|error| error.to_failure())?;
+    check_guarantees(&program, &options)?;
     Ok(JobDescription { job: job.clone(), program, options, restore: manifest.spec.restore.clone() })
+}
+
+/// A sink that commits with checkpoints needs checkpoints, a ledger that fences, and a cut that counts each row once
+/// (S7, L7).
+fn check_guarantees(program: &Program, options: &JobOptions) -> Result<(), Failure> {
+    let sinks = program.vertices.iter().filter_map(|vertex| vertex.sink.as_ref());
+    let mut transactional = sinks.filter(|(_, factory)| factory.guarantee() == DeliveryGuarantee::ExactlyOnce);
+    let Some((sink, _)) = transactional.next() else { return Ok(()) };
+    let problem = match &options.checkpointing {
+        None => {
+            "the job takes no checkpoints, so its output would never be committed: set spec.checkpointing with an interval \
+             and a storage of s3:// or file:///"
+        }
+        Some(settings) if settings.is_in_memory() => {
+            "with checkpoints in the JobManager's memory nothing would fence off a lost JobManager: set \
+             spec.checkpointing.storage to s3:// or file:///"
+        }
+        Some(settings) if settings.mode == CheckpointingMode::AtLeastOnce => {
+            "checkpoints of mode AtLeastOnce count rows twice after a restore: set spec.checkpointing.mode to ExactlyOnce"
+        }
+        Some(_) => return Ok(()),
+    };
+    let message = format!("sink '{sink}' commits its output with checkpoints (exactly once), but {problem}");
+    Err(Failure::user("ExactlyOnceRefused", message))
 }

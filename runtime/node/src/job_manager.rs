@@ -84,6 +84,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
     })?;
     let config = DriverConfig {
         master: master_config(args, &job, storage.uri.clone()),
+        program: job.program.clone(),
         storage,
         patience: Patience::WaitForStore,
     };

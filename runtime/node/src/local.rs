@@ -132,8 +132,9 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
         planted: Planted::default(),
     };
     let registration = registration(&description, &master);
+    let program = description.program.clone();
     let worker = Worker::new(registration, Equipment::new(description, storage.clone())?, None);
-    let (driver, handle) = Driver::new(DriverConfig { master, storage, patience: Patience::FailOnRefusal });
+    let (driver, handle) = Driver::new(DriverConfig { master, program, storage, patience: Patience::FailOnRefusal });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
     let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));

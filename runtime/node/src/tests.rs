@@ -305,7 +305,8 @@ async fn start_cluster_on(
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let rpc = listener.local_addr().unwrap();
     let patience = Patience::WaitForStore;
-    let (driver, handle) = Driver::new(DriverConfig { master, storage: storage.clone(), patience });
+    let (driver, handle) =
+        Driver::new(DriverConfig { master, program: job.program.clone(), storage: storage.clone(), patience });
     let server = job_manager::serve(listener, &handle, &job.job, Generation(1), tls);
     drop(handle);
     let record = tokio::spawn(async move {

@@ -53,6 +53,8 @@ pub struct CheckpointCoordinator {
     /// All sources have ended: tasks only empty their queues.
     input_ended: bool,
     counters: Counters,
+    /// Sinks have not committed what too many checkpoints hold.
+    commits_behind: bool,
     overlapping_savepoints: bool,
 }
 
@@ -85,6 +87,7 @@ impl CheckpointCoordinator {
             drained: false,
             input_ended: false,
             counters: Counters::default(),
+            commits_behind: false,
             overlapping_savepoints: false,
         }
     }
@@ -259,6 +262,19 @@ impl CheckpointCoordinator {
     pub fn failure_recorded(&mut self) {
         self.unrecorded_failures = self.unrecorded_failures.saturating_sub(1);
         if !self.is_held_up() {
+            self.held_since = None;
+        }
+    }
+
+    /// Whether sinks are so far behind with their commits that nothing more is triggered (K3).
+    pub fn commits_behind(&mut self, are_behind: bool, now: Timestamp) {
+        if self.commits_behind == are_behind {
+            return;
+        }
+        self.commits_behind = are_behind;
+        if are_behind {
+            self.held_since.get_or_insert(self.next_periodic.max(now));
+        } else if !self.is_held_up() {
             self.held_since = None;
         }
     }

@@ -51,6 +51,8 @@ pub enum OperatorKind {
     Keyed,
     /// Ends a chain.
     Sink,
+    /// Ends a chain with transactions: their handles are part of checkpoints (S1).
+    TransactionalSink,
 }
 
 /// How rows get from one vertex to the next.
@@ -124,6 +126,12 @@ impl JobGraph {
     #[must_use]
     pub fn subtasks(&self) -> u32 {
         self.vertices.iter().map(|vertex| vertex.parallelism).sum()
+    }
+
+    /// The sinks whose transactions checkpoints hold.
+    pub fn transactional_sinks(&self) -> impl Iterator<Item = &OperatorUid> {
+        let operators = self.vertices.iter().flat_map(|vertex| &vertex.operators);
+        operators.filter(|operator| operator.kind == OperatorKind::TransactionalSink).map(|operator| &operator.uid)
     }
 
     /// Whether this vertex begins with a source.

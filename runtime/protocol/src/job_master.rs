@@ -15,16 +15,19 @@
 //! 3. *Checkpoint* (`checkpoints`): [`crate::coordinator`] triggers → `Acknowledge` of all → `_metadata` → ledger
 //!    entry → `CheckpointCompleted`, displaced ones are removed (`cleanup`).
 //! 4. *Failure* (`attempts`): a failed task, a lost TaskManager, too many failed checkpoints → [`crate::restart`]
-//!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 6 with `Failed`.
+//!    decides → `Restarted` is appended, tasks are cancelled → flow 2, or flow 7 with `Failed`.
 //! 5. *Helper* (`closing`): a start that runs no task ends the job in the place of a JobManager that cannot be reached (L6),
 //!    or removes a savepoint of one that has ended (L5).
-//! 6. *End* (`ending`): all tasks have worked on all input, a command, a spent policy, a user's error → a last checkpoint where
+//! 6. *Commits* (`commits`): the handles of the last complete checkpoint are committed, after its entry and at each start,
+//!    by the sinks' own code ([`Action::Commit`]); what lost attempts left open is aborted ([`Action::AbortLeftovers`]).
+//! 7. *End* (`ending`): all tasks have worked on all input, a command, a spent policy, a user's error → a last checkpoint where
 //!    there is one → the terminal entry → `Shutdown` → exit. Superseded: exit at once, touching nothing.
 
 mod attempts;
 mod checkpoints;
 mod cleanup;
 mod closing;
+mod commits;
 mod config;
 mod ending;
 mod event;
@@ -123,6 +126,7 @@ pub struct JobMaster {
     task_managers: TaskManagers,
     execution: Option<Execution>,
     storing: BTreeMap<CheckpointId, checkpoints::Storing>,
+    commits: commits::Commits,
     /// Failed or dropped checkpoints of this generation, to be removed once a later one is complete (K6).
     dead: Vec<CheckpointKey>,
     /// Directories of savepoints that did not come to be, likewise.
@@ -184,6 +188,7 @@ impl JobMaster {
             task_managers: TaskManagers::default(),
             execution: None,
             storing: BTreeMap::new(),
+            commits: commits::Commits::default(),
             dead: Vec::new(),
             dead_savepoints: Vec::new(),
             savepoint_roots: BTreeSet::new(),
@@ -255,6 +260,7 @@ impl JobMaster {
             self.deploy_deadline(),
             self.leaving_deadline(),
             self.next_sweep,
+            self.commits.next_wakeup(self.now),
             self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
         ];
         times.into_iter().flatten().min()
@@ -279,6 +285,8 @@ impl JobMaster {
             Event::Message { session, message } => self.on_message(session, message),
             Event::SessionClosed { session } => self.on_session_closed(session),
             Event::Command(command) => self.on_command(command),
+            Event::Committed { id, outcomes } => self.on_committed(id, outcomes),
+            Event::LeftoversAborted { id, failure } => self.on_leftovers_aborted(id, failure),
         }
     }
 
@@ -287,7 +295,7 @@ impl JobMaster {
         for running in self.operations.take_due(self.now) {
             self.start(running);
         }
-        let steps: [fn(&mut Self); 10] = [
+        let steps: [fn(&mut Self); 12] = [
             Self::tick_journal,
             Self::tick_savepoints,
             Self::tick_task_managers,
@@ -297,6 +305,8 @@ impl JobMaster {
             Self::tick_coordinator,
             Self::deploy_when_ready,
             Self::sweep_when_due,
+            Self::tick_commits,
+            Self::conclude_end,
             Self::exit_when_done,
         ];
         for step in steps {
@@ -352,6 +362,7 @@ impl JobMaster {
             Purpose::Append => self.on_append_reply(reply),
             Purpose::Head(number) => self.on_head_reply(number, reply),
             Purpose::LoadMetadata => self.on_metadata_loaded(reply),
+            Purpose::LoadHandles => self.on_handles_loaded(reply),
             Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
             Purpose::TakeOver => self.on_takeover_reply(reply),
             Purpose::ConfirmTakeover => self.on_takeover_confirmed(reply),

@@ -16,6 +16,7 @@
 //! - [`restart`]: whether and when a failed job runs again (F1).
 //! - [`failure`]: whose fault, retry how, and the exit record of a process.
 
+pub mod commit;
 pub mod coordinator;
 pub mod failure;
 pub mod graph;

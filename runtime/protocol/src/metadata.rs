@@ -7,13 +7,14 @@
 
 mod in_flight;
 
+use crate::commit::CommitHandle;
 use crate::graph::{JobGraph, OperatorInfo, OperatorKind};
 use crate::history::CheckpointDetails;
 use crate::ids::{CheckpointId, JobId, KeyGroupRange, OperatorUid, Run, SubtaskId, SubtaskIndex};
 use crate::key_group;
 use crate::state::{
-    Checksum, InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData,
-    SubtaskState,
+    Checksum, Committable, InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, Redistribution,
+    StateData, SubtaskState,
 };
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -204,6 +205,20 @@ fn stored_checksum(bytes: &[u8]) -> Option<(&[u8], Checksum)> {
     Some((rest.strip_suffix(before)?, checksum))
 }
 
+impl Metadata {
+    /// The handles of sinks in it.
+    pub fn handles(&self) -> impl Iterator<Item = CommitHandle> + '_ {
+        self.operators.iter().flat_map(|snapshot| {
+            let handle = |committable: &Committable| CommitHandle {
+                sink: snapshot.uid.clone(),
+                subtask: snapshot.subtask,
+                committable: committable.clone(),
+            };
+            snapshot.committables.iter().map(handle)
+        })
+    }
+}
+
 /// The vertices of a graph as a snapshot describes them.
 #[must_use]
 pub fn describe_vertices(graph: &JobGraph) -> Vec<MetadataVertex> {
@@ -342,7 +357,7 @@ fn snapshots_for<'a>(
             .map(|handle| OperatorStateHandle { data: handle.data.resolve(directory), ..handle })
             .collect();
         let (uid, splits) = (snapshot.uid.clone(), snapshot.splits.clone());
-        OperatorSnapshot { uid, subtask: snapshot.subtask, keyed, operator, splits }
+        OperatorSnapshot { uid, subtask: snapshot.subtask, keyed, operator, splits, committables: Vec::new() }
     });
     given.filter(|snapshot| !snapshot.is_empty())
 }

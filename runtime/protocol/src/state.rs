@@ -5,7 +5,7 @@
 //! URI instead; [`StateData::resolve`] makes one of the other.
 
 use crate::graph::Partitioning;
-use crate::ids::{KeyGroupRange, OperatorUid, SubtaskIndex};
+use crate::ids::{CheckpointId, KeyGroupRange, OperatorUid, SubtaskIndex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -183,6 +183,19 @@ pub struct SplitState {
     pub state: serde_json::Value,
 }
 
+/// The handle of one transaction of a sink that is staged and not confirmed to be committed (S1, K3): few and small.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Committable {
+    /// Of the sink's own format of the bytes.
+    pub version: u32,
+    /// The checkpoint with which it was staged; later ones carry it until its commit is confirmed.
+    pub checkpoint: CheckpointId,
+    /// What the sink's committer needs to find the transaction.
+    #[serde(with = "base64_bytes")]
+    pub bytes: Vec<u8>,
+}
+
 /// What one operator of one subtask stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -200,10 +213,14 @@ pub struct OperatorSnapshot {
     /// Source splits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<SplitState>,
+    /// Transactions of a sink that are staged and not confirmed to be committed. No task gets them at a restore: the
+    /// JobManager settles them (S5).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub committables: Vec<Committable>,
 }
 
 impl OperatorSnapshot {
-    /// Whether it holds no state.
+    /// Whether it holds no state that a task restores.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keyed.is_empty() && self.operator.is_empty() && self.splits.is_empty()

@@ -432,6 +432,9 @@ impl World {
                 self.send_down(session, Some(message));
             }
             Action::Close { session } => self.close(session, true),
+            Action::Commit { .. } | Action::AbortLeftovers { .. } => {
+                self.violate("S1: something was to be committed, but no sink has transactions".to_owned());
+            }
             Action::Exit(record) => {
                 if self.check.has_ended(&process_id(index)) {
                     self.cleaned = self.now < self.terminal_at + CLEANING;

@@ -8,7 +8,7 @@ use crate::memory::Connectors;
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
-use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState, WriteOptions};
+use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState, TaskIdentity, WriteOptions};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
 use sluice_engine::state::StateBackend;
@@ -261,6 +261,7 @@ impl Job {
                 let state = states.remove(&subtask).unwrap_or_default();
                 let description = TaskDescription {
                     subtask,
+                    identity: TaskIdentity::default(),
                     parallelism: vertex.parallelism,
                     max_parallelism: self.program.graph.max_parallelism,
                     program: program.clone(),
@@ -293,7 +294,14 @@ fn handles(uid: OperatorUid, subtask: SubtaskIndex, state: OperatorState) -> Ope
         kind: piece.kind,
         data: StateData::Inline { bytes: piece.bytes },
     });
-    OperatorSnapshot { uid, subtask, keyed: keyed.collect(), operator: vec![], splits: state.splits }
+    OperatorSnapshot {
+        uid,
+        subtask,
+        keyed: keyed.collect(),
+        operator: vec![],
+        splits: state.splits,
+        committables: vec![],
+    }
 }
 
 /// All channels of a graph, before tasks take their ends.

@@ -36,6 +36,7 @@ fn a_rate_is_kept_by_all_writers_together_and_the_task_is_woken() {
             max_parallelism: 128,
             state_backend: sluice_engine::state::StateBackend::default(),
         },
+        identity: sluice_engine::operator::TaskIdentity::default(),
         waker: Arc::new(move || {
             wakes.fetch_add(1, Ordering::SeqCst);
         }),

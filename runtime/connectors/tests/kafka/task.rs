@@ -139,7 +139,12 @@ impl Writer {
         let factory = sluice_connectors::catalog().sink(table).unwrap_or_else(|error| panic!("{error}"));
         let bell = Arc::new(Bell::default());
         let mut sink = factory.create()?;
-        let context = SinkContext { operator: context(0, 1), waker: bell.waker(), clock: Arc::new(|| Timestamp(0)) };
+        let context = SinkContext {
+            operator: context(0, 1),
+            identity: sluice_engine::operator::TaskIdentity::default(),
+            waker: bell.waker(),
+            clock: Arc::new(|| Timestamp(0)),
+        };
         sink.open(context)?;
         Ok(Self { sink, bell })
     }

@@ -25,6 +25,7 @@ fn start(
 ) -> (RunningTask, Receiver<TaskEvent>) {
     let description = TaskDescription {
         subtask: SubtaskId { vertex: VertexId(vertex), index: SubtaskIndex(0) },
+        identity: crate::operator::TaskIdentity::default(),
         parallelism: 1,
         max_parallelism: 128,
         program,

@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::channel::Frame;
 use crate::error::TaskError;
 use crate::in_flight::InFlight;
-use crate::operator::{Clock, Collector, Operator, OperatorContext, RestoredState, Waker};
+use crate::operator::{Clock, Collector, Operator, OperatorContext, OperatorState, RestoredState, TaskIdentity, Waker};
 use crate::partition::{EdgeOutput, EdgeWriter};
 use crate::program::VertexProgram;
 use crate::sink::{Sink, SinkContext};
@@ -63,8 +63,7 @@ impl Chain {
         &mut self,
         context: &dyn Fn(&OperatorUid) -> OperatorContext,
         restore: &mut dyn FnMut(&OperatorUid) -> RestoredState,
-        waker: &Waker,
-        clock: &Clock,
+        (waker, clock, identity): (&Waker, &Clock, &TaskIdentity),
     ) -> Result<(), TaskError> {
         for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
             operator.set_clock(clock);
@@ -72,7 +71,7 @@ impl Chain {
         }
         if let Some(end) = &mut self.end.sink {
             let (waker, clock) = (Waker::clone(waker), Clock::clone(clock));
-            end.sink.open(SinkContext { operator: context(&end.uid), waker, clock })?;
+            end.sink.open(SinkContext { operator: context(&end.uid), identity: identity.clone(), waker, clock })?;
         }
         Ok(())
     }
@@ -179,6 +178,22 @@ impl Chain {
         for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
             if let Some(writer) = operator.snapshot(checkpoint)? {
                 frozen.push((uid.clone(), writer));
+            }
+        }
+        Ok(())
+    }
+
+    /// The handles of what the sink has staged for this checkpoint and before; only called when all is flushed.
+    pub(super) fn committables(
+        &mut self,
+        checkpoint: CheckpointId,
+        frozen: &mut FrozenOperators,
+    ) -> Result<(), TaskError> {
+        if let Some(end) = &mut self.end.sink {
+            let committables = end.sink.committables(checkpoint)?;
+            if !committables.is_empty() {
+                let state = OperatorState { committables, ..OperatorState::default() };
+                frozen.push((end.uid.clone(), Box::new(state)));
             }
         }
         Ok(())

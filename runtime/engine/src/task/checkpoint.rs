@@ -204,8 +204,16 @@ impl Task {
         let frozen_at = now.max((self.clock)());
         let in_flight = Vec::new();
         let (inputs_known, sink_flushed, outputs_known) = (false, false, false);
-        running.open =
-            Some(OpenCut { draft, operators, frozen_at, in_flight, inputs_known, sink_flushed, outputs_known });
+        running.open = Some(OpenCut {
+            draft,
+            operators,
+            frozen_at,
+            in_flight,
+            inputs_known,
+            sink_flushed,
+            has_committables: false,
+            outputs_known,
+        });
     }
 
     /// Hands the snapshot out if all that belongs to it is known; says whether it did.
@@ -213,6 +221,10 @@ impl Task {
         let Some(open) = &mut running.open else { return Ok(false) };
         if !open.sink_flushed {
             open.sink_flushed = running.chain.is_flushed()?;
+        }
+        if open.sink_flushed && !open.has_committables {
+            open.has_committables = true;
+            running.chain.committables(open.draft.barrier.checkpoint, &mut open.operators)?;
         }
         if !open.outputs_known {
             let checkpoint = open.checkpoint();

@@ -29,6 +29,8 @@ pub(super) struct OpenCut {
     pub(super) inputs_known: bool,
     /// Whether the sink has let go of everything that was written before.
     pub(super) sink_flushed: bool,
+    /// Whether the handles of what it has staged are among the operators' state.
+    pub(super) has_committables: bool,
     /// Whether all that it overtook in the outputs is known: its barrier has left or was turned.
     pub(super) outputs_known: bool,
 }

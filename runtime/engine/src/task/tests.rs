@@ -36,6 +36,7 @@ struct Setup {
 fn task(setup: Setup) -> Task {
     let description = TaskDescription {
         subtask: SubtaskId { vertex: VertexId(setup.vertex), index: SubtaskIndex(setup.index) },
+        identity: crate::operator::TaskIdentity::default(),
         parallelism: setup.parallelism,
         max_parallelism: 128,
         program: setup.program,

@@ -7,13 +7,16 @@ use super::store::{self, Storage};
 use crate::edge;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
+use sluice_engine::program::Program;
+use sluice_engine::sink::committer;
+use sluice_protocol::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use sluice_protocol::failure::{ExitKind, ExitRecord, STOPPED_BEFORE_START};
 use sluice_protocol::history::CheckpointHistory;
 use sluice_protocol::job_master::{Action, Command, Event, JobMaster, JobMasterConfig, SessionId};
 use sluice_protocol::message::ToTaskManager;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::store::{OperationId, StoreOperation};
-use sluice_protocol::{TimeSpan, Timestamp};
+use sluice_protocol::{JobId, TimeSpan, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +38,8 @@ const HEARD_INTERVAL: TimeSpan = TimeSpan::from_secs(1);
 pub(crate) struct DriverConfig {
     /// Of the decisions.
     pub(crate) master: JobMasterConfig,
+    /// What runs, for the sinks' own code.
+    pub(crate) program: Program,
     /// Where checkpoints lie.
     pub(crate) storage: Storage,
     /// What a store that cannot be used at the start means.
@@ -133,6 +138,8 @@ impl DriverHandle {
 pub(crate) struct Driver {
     phase: Phase,
     storage: Storage,
+    job: JobId,
+    program: Arc<Program>,
     patience: Patience,
     inputs: mpsc::Receiver<Input>,
     /// For tasks that report back.
@@ -154,7 +161,7 @@ enum Phase {
 impl Driver {
     /// A loop and what others hold of it.
     pub(crate) fn new(config: DriverConfig) -> (Self, DriverHandle) {
-        let DriverConfig { master, storage, patience } = config;
+        let DriverConfig { master, program, storage, patience } = config;
         let (sender, inputs) = mpsc::channel(QUEUE);
         let now = edge::now();
         let status = watch::Sender::new(JobStatus {
@@ -173,9 +180,12 @@ impl Driver {
             next_session: Arc::new(AtomicU64::new(1)),
             ended: ended.clone(),
         };
+        let job = master.job.clone();
         let driver = Self {
             phase: Phase::Probing { config: Box::new(master), waiting: Vec::new() },
             storage,
+            job,
+            program: Arc::new(program),
             patience,
             inputs,
             sender,
@@ -262,6 +272,8 @@ impl Driver {
             Action::Close { session } => {
                 self.sessions.remove(&session);
             }
+            Action::Commit { id, handles } => self.execute_commit(id, handles),
+            Action::AbortLeftovers { id, leftovers } => self.execute_abort(id, leftovers),
             Action::Exit(record) => return Some(record),
         }
         None
@@ -274,6 +286,32 @@ impl Driver {
             let reply = store::execute(&executor, operation).await;
             // The loop has ended: nobody waits for the answer.
             let _ = sender.send(Input::Event(Event::StoreReply { id, reply })).await;
+        });
+    }
+
+    /// A commit may block: it gets a thread of its own.
+    fn execute_commit(&self, id: CommitId, handles: Vec<CommitHandle>) {
+        let (program, job) = (Arc::clone(&self.program), self.job.clone());
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let count = handles.len();
+            let done = tokio::task::spawn_blocking(move || committer::commit_all(&program, &job, &handles)).await;
+            let panicked = || CommitOutcome::Retry("the committer panicked; this is a fault of the sink".to_owned());
+            let outcomes = done.unwrap_or_else(|_| (0..count).map(|_| panicked()).collect());
+            // The loop has ended: nobody waits for the answer.
+            let _ = sender.send(Input::Event(Event::Committed { id, outcomes })).await;
+        });
+    }
+
+    fn execute_abort(&self, id: CommitId, leftovers: Leftovers) {
+        let program = Arc::clone(&self.program);
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let done = tokio::task::spawn_blocking(move || committer::abort_leftovers(&program, &leftovers)).await;
+            let panicked = |_| Some("the committer panicked; this is a fault of the sink".to_owned());
+            let failure = done.unwrap_or_else(panicked);
+            // As above.
+            let _ = sender.send(Input::Event(Event::LeftoversAborted { id, failure })).await;
         });
     }
 

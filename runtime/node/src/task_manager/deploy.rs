@@ -5,6 +5,7 @@ use crate::data_plane::{Incoming, Outgoing};
 use crate::edge;
 use crate::job::JobDescription;
 use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel, sending_channel};
+use sluice_engine::operator::TaskIdentity;
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::task::{TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
@@ -52,6 +53,7 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
             .ok_or_else(|| misfit(format!("vertex {vertex} is not in the program")))?;
         Ok(TaskDescription {
             subtask: task.subtask,
+            identity: TaskIdentity { job: job.job.clone(), run: deployment.run },
             parallelism: info.parallelism,
             max_parallelism: graph.max_parallelism,
             program: program.clone(),

@@ -72,6 +72,8 @@ pub(super) struct Target {
     pub(super) directory: Option<(Arc<dyn ObjectStore>, String)>,
     /// Whether later checkpoints may build on it: its files lie where they are shared.
     is_base: bool,
+    /// Whether it is a savepoint's.
+    is_savepoint: bool,
 }
 
 impl Target {
@@ -79,12 +81,16 @@ impl Target {
         let paths = JobPaths::new(&equipment.job.job);
         let directory = paths.checkpoint_directory(place.run.generation, place.checkpoint);
         let store = || Arc::clone(equipment.storage.executor.home());
-        Self { directory: place.has_store.then(|| (store(), directory)), is_base: place.has_store }
+        Self { directory: place.has_store.then(|| (store(), directory)), is_base: place.has_store, is_savepoint: false }
     }
 
     fn of_savepoint(equipment: &Equipment, place: &Place, uri: &str) -> Result<Self, Failure> {
         let resolved = equipment.storage.executor.resolve(uri);
-        Ok(Self { directory: Some(resolved.map_err(|failure| not_stored(place, &failure))?), is_base: false })
+        Ok(Self {
+            directory: Some(resolved.map_err(|failure| not_stored(place, &failure))?),
+            is_base: false,
+            is_savepoint: true,
+        })
     }
 }
 
@@ -156,9 +162,10 @@ async fn store_operators(
         .unwrap_or_else(|error| Err(TaskError::Internal(format!("writing the snapshot failed: {error}"))))
         .map_err(|error| error.to_failure())?;
     let mut sequence = u32::try_from(handles.len()).unwrap_or(u32::MAX);
+    let is_savepoint = target.is_savepoint;
     let mut new_bytes = handles.iter().map(|(_, handle)| handle.data.size()).sum();
     let mut operators = Vec::with_capacity(states.len());
-    for (uid, OperatorState { layers, operator, splits, .. }) in states {
+    for (uid, OperatorState { layers, operator, splits, committables, .. }) in states {
         let own = || handles.iter().filter(|(owner, _)| *owner == uid).map(|(_, handle)| handle.clone());
         let keyed = put_together(own().collect(), layers, target.is_base);
         let mut lists = Vec::with_capacity(operator.len());
@@ -168,7 +175,10 @@ async fn store_operators(
             lists.push(handle);
             sequence += 1;
         }
-        operators.push(OperatorSnapshot { uid, subtask: place.subtask.index, keyed, operator: lists, splits });
+        // Nobody who starts from a savepoint settles what was staged before it (K4).
+        let committables = if is_savepoint { Vec::new() } else { committables };
+        let subtask = place.subtask.index;
+        operators.push(OperatorSnapshot { uid, subtask, keyed, operator: lists, splits, committables });
     }
     Ok(StoredOperators { operators, new_bytes })
 }

@@ -42,9 +42,10 @@ impl CheckpointCoordinator {
         outputs
     }
 
-    /// Whether nothing can be triggered because the store does not answer (K3, L2).
+    /// Whether nothing can be triggered because the store does not answer, or sinks do not come to commit (K3, L2).
     pub(super) fn is_held_up(&self) -> bool {
-        self.unrecorded_failures > 0
+        self.commits_behind
+            || self.unrecorded_failures > 0
             || self.pending.values().any(|one| one.stage == Stage::Appending { given_up: true })
     }
 
@@ -62,11 +63,13 @@ impl CheckpointCoordinator {
         self.held_since = Some(now);
         self.counters.failed += 1;
         self.counters.failed_in_a_row += 1;
-        let message = format!(
-            "no checkpoint could be triggered within checkpointing.timeout {}: the object store has not answered about the \
-             one before; look at its address, its credentials and the network",
-            self.settings.timeout
-        );
+        let why = if self.commits_behind {
+            "what the checkpoints before have staged cannot be committed; look at the notice CommitRetried"
+        } else {
+            "the object store has not answered about the one before; look at its address, its credentials and the network"
+        };
+        let timeout = self.settings.timeout;
+        let message = format!("no checkpoint could be triggered within checkpointing.timeout {timeout}: {why}");
         let failure = Failure::restart("CheckpointNotTriggered", Fault::External, message);
         let too_many = self.too_many(self.last_id.next(), &failure).map(Output::FailJob);
         std::iter::once(Output::NotTriggered(failure)).chain(too_many).collect()

@@ -59,7 +59,7 @@ impl CheckpointCoordinator {
 
     /// When the next one may be triggered, as far as time decides, and what for.
     pub(super) fn next_trigger(&self) -> Option<(Timestamp, Wish)> {
-        if !self.active || self.unrecorded_failures > 0 {
+        if !self.active || self.unrecorded_failures > 0 || self.commits_behind {
             return None;
         }
         let (at, wish) = self.wish();

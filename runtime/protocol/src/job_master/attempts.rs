@@ -142,7 +142,9 @@ impl JobMaster {
     /// Deploys the attempt that is prepared, as soon as everything is there.
     pub(super) fn deploy_when_ready(&mut self) {
         let Phase::Preparing(preparing) = &self.phase else { return };
-        if !preparing.recorded || !preparing.loaded || preparing.due > self.now {
+        let is_ready = preparing.recorded && preparing.loaded && preparing.due <= self.now;
+        // The first checkpoint carries what is unsettled (S5): it must be known.
+        if !is_ready || self.commits.is_loading() {
             return;
         }
         let slots = self.task_managers.free_slots();
@@ -304,6 +306,7 @@ impl JobMaster {
 
     /// `Restarted` stands: what it names is loaded.
     pub(super) fn on_restart_recorded(&mut self) {
+        self.abort_leftovers();
         let reference = self.restore_reference();
         let Phase::Preparing(preparing) = &mut self.phase else { return };
         preparing.recorded = true;

@@ -118,10 +118,13 @@ impl JobMaster {
             let message = "a TaskManager acknowledged without its part of the savepoint: all must run the same image";
             return self.on_declined(id, Failure::restart("SavepointIncomplete", Fault::Internal, message));
         }
-        let metadata = self.describe_snapshot(run, (id, triggered_at), states);
+        let mut metadata = self.describe_snapshot(run, (id, triggered_at), states);
+        self.carry_handles(&mut metadata);
         let mut parts = VecDeque::new();
         if let Some((savepoint, states)) = savepoint {
-            let described = Metadata { savepoint: true, ..self.describe_snapshot(run, (id, triggered_at), states) };
+            let mut described = Metadata { savepoint: true, ..self.describe_snapshot(run, (id, triggered_at), states) };
+            // K4: whoever starts from a savepoint has nothing to settle.
+            described.operators.iter_mut().for_each(|one| one.committables.clear());
             parts.push_back((format!("{}/{METADATA}", savepoint.directory), described));
         }
         if !self.journal.in_memory {
@@ -174,6 +177,10 @@ impl JobMaster {
         let Some(storing) = self.storing.get_mut(&id) else { return };
         let Some(Part { key, bytes, .. }) = storing.parts.front().cloned() else {
             let (triggered_at, bytes) = (storing.metadata.triggered_at, storing.metadata.state_bytes());
+            if self.config.planted.commits_early {
+                let handles = storing.metadata.handles().collect();
+                self.commit_handles(handles);
+            }
             return self.append(Intent::Checkpoint { id, triggered_at, bytes });
         };
         storing.tries += 1;
@@ -241,6 +248,7 @@ impl JobMaster {
         self.clear_checkpoint_notice();
         if let Some(storing) = self.storing.remove(&key.id) {
             self.know_files(&directory, &storing.metadata);
+            self.commit_handles(storing.metadata.handles().collect());
             self.cached = Some((directory, storing.metadata));
         }
         Arc::make_mut(&mut self.history).ended(key.id, RecordState::Completed, None, self.now);

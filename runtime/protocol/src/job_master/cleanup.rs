@@ -85,6 +85,7 @@ impl JobMaster {
         let operation = StoreOperation::ListUploads { prefix };
         self.start(Running { purpose: Purpose::SweepUploads, operation, failures: 0 });
         self.sweep_savepoints();
+        self.abort_leftovers();
     }
 
     pub(super) fn sweep_when_due(&mut self) {

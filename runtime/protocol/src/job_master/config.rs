@@ -61,6 +61,10 @@ pub struct Planted {
     pub closes_unfinished: bool,
     /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
     pub ignores_pins: bool,
+    /// K3 broken: a checkpoint does not carry the handles of those before it.
+    pub forgets_handles: bool,
+    /// K1 broken: sinks commit before the checkpoint's entry stands.
+    pub commits_early: bool,
     /// G5 broken: another job's state is taken without an entry in its ledger.
     pub takes_over_unfenced: bool,
 }

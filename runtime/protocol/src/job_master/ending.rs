@@ -88,14 +88,28 @@ impl JobMaster {
         self.loading = None;
         let dropped = self.coordinator.as_mut().map(|one| one.deactivate()).unwrap_or_default();
         self.drop_checkpoints(dropped);
-        self.phase = Phase::Ending(kind.clone());
+        if kind != EndKind::Finished && self.has_transactional_sinks() {
+            // What they stage from now on would be aborted.
+            self.cancel_execution();
+        }
+        self.phase = Phase::Ending(kind);
+        self.commits.begin_end(self.now);
+        self.conclude_end();
+    }
+
+    /// Appends the terminal entry, behind everything that has to be confirmed before it: handles are settled (S5) and what
+    /// is in no unsettled handle is aborted (S3), for every end and whoever writes it (L6).
+    pub(super) fn conclude_end(&mut self) {
+        let Phase::Ending(kind) = &self.phase else { return };
+        let kind = kind.clone();
+        if !self.is_settled_for_end() {
+            return;
+        }
         let open = self.journal.fold.open_request().cloned();
         let open = open.filter(|_| !self.config.planted.closes_unfinished);
         if let Some((id, path)) = open.and_then(|request| request.taken.map(|path| (request.id, path))) {
             self.conclude_savepoint(&id, RequestResult::Path(path));
         }
-        // Before the terminal entry, handles are settled (S5) and what is in no unsettled handle is aborted (S3): the place
-        // for it is here, for every end and whoever writes it (L6), once a sink has handles.
         self.append(Intent::End(kind));
     }
 

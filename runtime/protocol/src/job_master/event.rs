@@ -1,5 +1,6 @@
 //! What a JobMaster is fed, and what it answers with.
 
+use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use crate::failure::ExitRecord;
 use crate::ledger::SavepointKind;
 use crate::message::{FromTaskManager, ToTaskManager};
@@ -38,6 +39,20 @@ pub enum Event {
     },
     /// Somebody asks for something.
     Command(Command),
+    /// The answer to [`Action::Commit`]; each gets exactly one.
+    Committed {
+        /// Which.
+        id: CommitId,
+        /// What became of each handle, in their order.
+        outcomes: Vec<CommitOutcome>,
+    },
+    /// The answer to [`Action::AbortLeftovers`]; each gets exactly one.
+    LeftoversAborted {
+        /// Which.
+        id: CommitId,
+        /// Why not all of it could be aborted.
+        failure: Option<String>,
+    },
 }
 
 /// What the controller or a person asks for.
@@ -119,6 +134,22 @@ pub enum Action {
     Close {
         /// Which.
         session: SessionId,
+    },
+    /// Commit these transactions of sinks, by the sinks' own code, and feed back one [`Event::Committed`]. A commit that was
+    /// done before is done (S6).
+    Commit {
+        /// Names the reply.
+        id: CommitId,
+        /// Each is in a complete checkpoint.
+        handles: Vec<CommitHandle>,
+    },
+    /// Abort what older attempts of this job left open in its transactional sinks, and feed back one
+    /// [`Event::LeftoversAborted`] (S3).
+    AbortLeftovers {
+        /// Names the reply.
+        id: CommitId,
+        /// What is meant.
+        leftovers: Leftovers,
     },
     /// End the process after what was sent. Nothing follows.
     Exit(ExitRecord),

@@ -202,6 +202,9 @@ impl JobMaster {
         let attempt = if matches!(kind, EntryKind::Restarted { .. }) { self.attempt } else { self.journal.attempt };
         let mut fold = self.journal.fold.clone();
         fold.failures = self.failures.clone();
+        if let Some(through) = self.committed_through() {
+            fold.committed_through = through;
+        }
         if let Some(bound) = trim::bound_at(number).filter(|bound| *bound > fold.trimmed_below) {
             fold = trim::raise_bound(fold, bound);
         }

@@ -24,6 +24,8 @@ pub(super) enum Purpose {
     Head(u64),
     /// `_metadata` to restore.
     LoadMetadata,
+    /// `_metadata` of the last complete checkpoint, for its handles (S5).
+    LoadHandles,
     /// The reader of a ledger in a directory to restore from.
     ReadForeignLedger,
     /// The appender to a ledger that is taken over (G5).

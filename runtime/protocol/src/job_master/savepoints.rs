@@ -176,12 +176,27 @@ impl JobMaster {
         if let Some(path) = request.taken.clone() {
             // Its `Checkpoint` stands. What the job ends with is answered right before the end.
             if request.kind == SavepointKind::Savepoint {
-                self.conclude_savepoint(&request.id, RequestResult::Path(path));
+                self.conclude_taken(&request, path);
             }
         } else if request.deadline <= self.now {
             self.give_savepoint_up(&request, None);
         } else if matches!(self.phase, Phase::Running) && self.wanted_end.is_none() {
             self.order_savepoint(&request);
+        }
+    }
+
+    /// A savepoint stands; it is answered when all that was staged before it is committed (K4).
+    fn conclude_taken(&mut self, request: &Request, path: String) {
+        let id = path.rsplit('-').next().and_then(|id| id.parse().ok()).map_or(CheckpointId(u64::MAX), CheckpointId);
+        if self.is_committed(id) {
+            self.conclude_savepoint(&request.id, RequestResult::Path(path));
+        } else if request.deadline <= self.now {
+            let message = format!(
+                "the savepoint at {path} stands, but what sinks had staged before it was not committed by the deadline; the \
+                 job runs on and goes on to try. See the notice CommitRetried, and ask again with a longer timeout"
+            );
+            let failure = Failure::restart("SavepointExpired", Fault::External, message);
+            self.conclude_savepoint(&request.id, RequestResult::Failed(failure));
         }
     }
 

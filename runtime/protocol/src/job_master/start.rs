@@ -447,6 +447,10 @@ impl JobMaster {
         if let StartFrom::Dispose { path } = self.config.directive.start.clone() {
             return self.dispose_after_end(&path);
         }
+        self.find_unsettled();
+        if self.is_over() {
+            return;
+        }
         self.sweep();
         for command in std::mem::take(&mut self.early) {
             self.on_command(command);

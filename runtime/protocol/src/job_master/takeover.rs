@@ -9,6 +9,7 @@ use super::journal::Journal;
 use super::operations::{Purpose, Running};
 use super::start::Loading;
 use super::{JobMaster, Phase};
+use crate::commit::CommitHandle;
 use crate::ids::Generation;
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{self, Entry, EntryKind, SnapshotReference, Successor};
@@ -27,6 +28,15 @@ pub(super) struct Takeover {
     last: Box<Entry>,
     /// What is restored of it, once read.
     metadata: Option<Box<Metadata>>,
+}
+
+impl Takeover {
+    /// The handles in it that are not known to be committed.
+    pub(super) fn unsettled(&self) -> Vec<CommitHandle> {
+        let through = self.last.folded().committed_through;
+        let metadata = self.metadata.iter().filter(|metadata| metadata.checkpoint > through);
+        metadata.flat_map(|metadata| metadata.handles()).collect()
+    }
 }
 
 /// What a job's directory is to the job that is pointed at it.
@@ -108,8 +118,11 @@ impl JobMaster {
         self.append_to_taken(kind);
     }
 
-    /// `MovedTo`. Handles of the last checkpoint would be settled right before it (S5); no sink leaves any yet.
-    fn move_ledger(&mut self) {
+    /// `MovedTo`, right behind the commit of the handles of the other job's last checkpoint (S5).
+    pub(super) fn move_ledger(&mut self) {
+        if !self.has_settled_taken() {
+            return;
+        }
         let Successor { job_uid, directory } = self.successor();
         self.append_to_taken(EntryKind::MovedTo { job_uid, directory });
     }
@@ -142,7 +155,7 @@ impl JobMaster {
         }
     }
 
-    fn taken(&self) -> Option<&Takeover> {
+    pub(super) fn taken(&self) -> Option<&Takeover> {
         self.loading.as_ref()?.takeover.as_ref()
     }
 
@@ -205,6 +218,7 @@ impl JobMaster {
 
     /// Somebody else has appended: decided anew.
     pub(super) fn read_taken_again(&mut self, was_outbid: bool) {
+        self.forget_taken();
         let Some(loading) = &mut self.loading else { return };
         let Some(takeover) = loading.takeover.take() else { return };
         loading.was_outbid |= was_outbid;

@@ -109,6 +109,11 @@ impl TaskManagers {
         }
     }
 
+    /// Whether a session may still run tasks.
+    pub(super) fn host_tasks(&self) -> bool {
+        self.sessions.values().any(|one| self.hosting.contains_key(&one.registration.process))
+    }
+
     /// Those to be given up: silent for too long, or unable to end their tasks.
     pub(super) fn lost(&self, timeout: TimeSpan, now: Timestamp) -> Vec<(SessionId, bool)> {
         let state = |one: &TaskManager| {

@@ -4,6 +4,7 @@
 mod attempts;
 mod bench;
 mod closing;
+mod commits;
 mod deletes;
 mod ends;
 mod leaving;

@@ -41,6 +41,7 @@ fn snapshot(parallelism: u32) -> Metadata {
             keyed: vec![],
             operator: vec![],
             splits,
+            committables: vec![],
         });
         let key_groups = KeyGroupRange::of_subtask(index, parallelism, 128);
         let data = StateData::File { path: format!("file-{index}"), size: 10, checksum: None };
@@ -52,6 +53,7 @@ fn snapshot(parallelism: u32) -> Metadata {
             keyed,
             operator: vec![],
             splits: vec![],
+            committables: vec![],
         });
     }
     Metadata {

@@ -66,7 +66,14 @@ fn state() -> impl Strategy<Value = SubtaskState> {
     let (keyed, splits) = (prop::collection::vec(keyed, 0..3), prop::collection::vec(split, 0..3));
     let operator =
         (any::<String>(), any::<u32>(), keyed, lists, splits).prop_map(|(uid, index, keyed, operator, splits)| {
-            OperatorSnapshot { uid: OperatorUid(uid), subtask: SubtaskIndex(index), keyed, operator, splits }
+            OperatorSnapshot {
+                uid: OperatorUid(uid),
+                subtask: SubtaskIndex(index),
+                keyed,
+                operator,
+                splits,
+                committables: vec![],
+            }
         });
     let in_flight = (any::<String>(), any::<u32>(), any::<[u64; 4]>());
     let in_flight = in_flight.prop_map(|(edge, index, [first, rows, offset, length])| InFlightHandle {

@@ -12,7 +12,7 @@ use datafusion_common::{Column, ScalarValue};
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
 use datafusion_sql::sqlparser::ast::{SelectItem, SetExpr, Spanned};
 use datafusion_sql::sqlparser::tokenizer::Location;
-use sluice_engine::sink::{AcceptedKinds, SinkFactory};
+use sluice_engine::sink::{AcceptedKinds, DeliveryGuarantee, SinkFactory};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::sync::Arc;
 
@@ -160,7 +160,11 @@ impl<'a> Translator<'a> {
         }
         let mut chain = self.fuse(stream).chain;
         let description = format!("Sink(table=[{name}], fields=[{}])", names(&target.schema));
-        let info = OperatorInfo { uid: self.uids.sink(), kind: OperatorKind::Sink, description };
+        let kind = match target.factory.guarantee() {
+            DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
+            DeliveryGuarantee::AtLeastOnce => OperatorKind::Sink,
+        };
+        let info = OperatorInfo { uid: self.uids.sink(), kind, description };
         chain.end_with(info, format!("Sink: {name}"), target.factory);
         self.close(chain).map(|_| ())
     }

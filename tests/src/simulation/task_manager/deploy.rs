@@ -2,10 +2,11 @@
 
 use super::{ActiveRun, Effect, Loading, Merged, Operation, Place, Receiver, Sender, TaskManager, store};
 use crate::simulation::check::RESTORE_UNAVAILABLE;
+use crate::simulation::controller::job;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
 use sluice_engine::in_flight;
-use sluice_engine::operator::{Clock, RestoredKeyed, RestoredList};
+use sluice_engine::operator::{Clock, RestoredKeyed, RestoredList, TaskIdentity};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Task, TaskDescription, TaskOptions};
@@ -179,6 +180,7 @@ impl TaskManager {
             let program = &self.setup.program;
             let description = TaskDescription {
                 subtask,
+                identity: TaskIdentity { job: job(), run: active.deployment.run },
                 parallelism: program.graph.vertices[subtask.vertex.0 as usize].parallelism,
                 max_parallelism: program.graph.max_parallelism,
                 program: program.vertices[subtask.vertex.0 as usize].clone(),

@@ -57,7 +57,7 @@ impl TaskManager {
             }
         };
         let (mut missing, mut operators, mut recorders) = (0, Vec::new(), Vec::new());
-        for (uid, OperatorState { keyed, layers, operator, splits }) in states {
+        for (uid, OperatorState { keyed, layers, operator, splits, committables }) in states {
             let mut handles: Vec<_> = layers.iter().flat_map(|layers| layers.reused.clone()).collect();
             let mut new = Vec::new();
             for piece in keyed {
@@ -81,7 +81,14 @@ impl TaskManager {
                 let to = directory.as_deref().map(|directory| (directory, true));
                 lists.push(self.place_list((run, checkpoint, subtask), to, &mut missing, piece));
             }
-            operators.push(OperatorSnapshot { uid, subtask: subtask.index, keyed: handles, operator: lists, splits });
+            operators.push(OperatorSnapshot {
+                uid,
+                subtask: subtask.index,
+                keyed: handles,
+                operator: lists,
+                splits,
+                committables,
+            });
         }
         let savepoint = savepoint.map(|(directory, states)| {
             self.upload_savepoint((run, checkpoint, subtask), &directory, states, &mut missing)

@@ -238,6 +238,7 @@ mod tests {
             keyed: vec![],
             operator: vec![],
             splits: vec![],
+            committables: vec![],
         }
     }
 

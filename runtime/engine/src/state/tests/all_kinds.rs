@@ -185,7 +185,14 @@ impl Job {
         };
         let operator = state.operator.into_iter().map(list).collect();
         let keyed = reused.into_iter().chain(keyed).collect();
-        OperatorSnapshot { uid: UID.into(), subtask: SubtaskIndex(index), keyed, operator, splits: vec![] }
+        OperatorSnapshot {
+            uid: UID.into(),
+            subtask: SubtaskIndex(index),
+            keyed,
+            operator,
+            splits: vec![],
+            committables: vec![],
+        }
     }
 
     /// What a snapshot starts, at any parallelism and on any backend.

@@ -177,6 +177,7 @@ impl Example {
             };
             let description = TaskDescription {
                 subtask: SubtaskId { vertex: VertexId(vertex), index: SubtaskIndex(index) },
+                identity: crate::operator::TaskIdentity::default(),
                 parallelism: 2,
                 max_parallelism: 128,
                 program: program.clone(),

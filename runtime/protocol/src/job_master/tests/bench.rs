@@ -1,15 +1,19 @@
 //! A JobMaster on a bench: a store in memory that answers at once, TaskManagers that do as they are told.
 
+use crate::commit::{CommitHandle, CommitOutcome, Leftovers};
 use crate::failure::{ExitRecord, Failure};
 use crate::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
 use crate::history::CheckpointHistory;
-use crate::ids::{CheckpointId, Generation, JobId, KeyGroupRange, ProcessId, SubtaskId, TaskManagerId, VertexId};
+use crate::ids::{CheckpointId, Generation, JobId, KeyGroupRange, ProcessId, Run, SubtaskId, TaskManagerId, VertexId};
 use crate::job_master::{Action, Command, Directive, Event, JobMaster, JobMasterConfig, Planted, SessionId, StartFrom};
 use crate::ledger::Entry;
 use crate::message::{Barrier, CheckpointMetrics, Deployment, FromTaskManager, Registration, ToTaskManager};
+use crate::metadata::Metadata;
 use crate::options::JobOptions;
 use crate::restart::FailureCounts;
-use crate::state::{KeyedStateHandle, KeyedStateKind, OperatorSnapshot, SplitState, StateData, SubtaskState};
+use crate::state::{
+    Committable, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, SplitState, StateData, SubtaskState,
+};
 use crate::status::{JobState, JobStatus};
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
 use crate::time::Timestamp;
@@ -52,6 +56,14 @@ pub(super) fn config(parallelism: u32) -> JobMasterConfig {
         failures: FailureCounts::default(),
         planted: Planted::default(),
     }
+}
+
+/// The same with a sink behind the count that stages a transaction with each checkpoint.
+pub(super) fn with_sink(parallelism: u32) -> JobMasterConfig {
+    let mut config = config(parallelism);
+    let sink = OperatorInfo { uid: "out".into(), kind: OperatorKind::TransactionalSink, description: "out".to_owned() };
+    config.graph.vertices[1].operators.push(sink);
+    config
 }
 
 /// The same without checkpoints.
@@ -210,6 +222,17 @@ pub(super) struct Bench {
     with_savepoint: BTreeSet<u64>,
     /// Shared files that each keyed state refers to as well.
     pub(super) files: Vec<String>,
+    /// What the sink's writers carry.
+    carried: BTreeMap<SubtaskId, Vec<Committable>>,
+    /// Handles that were to be committed, by request.
+    pub(super) commits: Vec<Vec<CommitHandle>>,
+    /// What was to be aborted.
+    pub(super) aborts: Vec<Leftovers>,
+    /// What becomes of commits.
+    pub(super) outcome: CommitOutcome,
+    /// Whether answers to commits wait for [`Bench::answer_commits`].
+    pub(super) holds_commits: bool,
+    held: Vec<Event>,
 }
 
 impl Bench {
@@ -235,6 +258,12 @@ impl Bench {
             state_bytes: 10,
             with_savepoint: BTreeSet::new(),
             files: vec![],
+            carried: BTreeMap::new(),
+            commits: vec![],
+            aborts: vec![],
+            outcome: CommitOutcome::Settled,
+            holds_commits: false,
+            held: vec![],
         }
     }
 
@@ -314,6 +343,20 @@ impl Bench {
                 self.closed.push(session);
                 vec![]
             }
+            Action::Commit { id, handles } => {
+                self.commits.push(handles.clone());
+                let outcomes = handles.iter().map(|_| self.outcome.clone()).collect();
+                let event = Event::Committed { id, outcomes };
+                if self.holds_commits {
+                    self.held.push(event);
+                    return vec![];
+                }
+                vec![event]
+            }
+            Action::AbortLeftovers { id, leftovers } => {
+                self.aborts.push(leftovers);
+                vec![Event::LeftoversAborted { id, failure: None }]
+            }
             Action::Exit(record) => {
                 self.exit = Some(record);
                 vec![]
@@ -332,10 +375,15 @@ impl Bench {
                 self.with_savepoint.insert(barrier.checkpoint.0);
                 vec![]
             }
+            ToTaskManager::CheckpointCompleted { checkpoint, .. } => {
+                self.carried.values_mut().for_each(|carried| carried.retain(|one| one.checkpoint > checkpoint));
+                vec![]
+            }
             ToTaskManager::Heartbeat if !self.is_silent => vec![FromTaskManager::Heartbeat],
             ToTaskManager::CancelTasks { run } if self.obeys_cancel => vec![FromTaskManager::TasksEnded { run }],
             ToTaskManager::Deploy(deployment) => {
                 let run = deployment.run;
+                self.carried.clear();
                 let tasks: Vec<_> = deployment.tasks.iter().map(|task| task.subtask).collect();
                 self.deployments.insert(session, *deployment);
                 let running = tasks.into_iter().filter(|_| self.runs_tasks);
@@ -421,11 +469,58 @@ impl Bench {
     pub(super) fn acknowledge_all(&mut self, id: u64) {
         for (session, subtask) in self.tasks() {
             let run = self.deployments[&SessionId(session)].run;
-            let (checkpoint, state) = (CheckpointId(id), self.stored(subtask));
-            let savepoint = self.with_savepoint.contains(&id).then(|| state.clone());
+            let (checkpoint, mut state) = (CheckpointId(id), self.stored(subtask));
+            self.stage(run, subtask, checkpoint, &mut state);
+            let savepoint = self.with_savepoint.contains(&id).then(|| self.stored(subtask));
             let metrics = CheckpointMetrics { bytes: 10, full_bytes: 10, ..CheckpointMetrics::default() };
             self.message(session, FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics });
         }
+    }
+
+    /// As a writer does: a transaction, and those of checkpoints that are not known to be complete.
+    fn stage(&mut self, run: Run, subtask: SubtaskId, checkpoint: CheckpointId, state: &mut SubtaskState) {
+        if subtask.vertex != VertexId(1) || !self.has_sink() {
+            return;
+        }
+        let carried = self.carried.entry(subtask).or_default();
+        let bytes = format!("{run}/{subtask}/{checkpoint}").into_bytes();
+        carried.push(Committable { version: 1, checkpoint, bytes });
+        state.operators.push(OperatorSnapshot {
+            uid: "out".into(),
+            subtask: subtask.index,
+            keyed: vec![],
+            operator: vec![],
+            splits: vec![],
+            committables: carried.clone(),
+        });
+    }
+
+    fn has_sink(&self) -> bool {
+        self.config.graph.transactional_sinks().next().is_some()
+    }
+
+    /// Checkpoints whose handles were to be committed by the last request.
+    pub(super) fn last_commit(&self) -> Vec<u64> {
+        self.commits.last().into_iter().flatten().map(|handle| handle.committable.checkpoint.0).collect()
+    }
+
+    /// Feeds the answers that were held back.
+    pub(super) fn answer_commits(&mut self) {
+        self.holds_commits = false;
+        std::mem::take(&mut self.held).into_iter().for_each(|event| self.event(event));
+    }
+
+    /// The handles in a checkpoint's description, by the checkpoint that staged them.
+    pub(super) fn handles_of(&self, generation: u64, id: u64) -> Vec<u64> {
+        let bytes = &self.store.objects[&format!("default/pv-1/{generation}/chk-{id}/_metadata")];
+        let metadata = Metadata::from_bytes(bytes, "").unwrap();
+        let mut found: Vec<_> = metadata.handles().map(|handle| handle.committable.checkpoint.0).collect();
+        found.sort_unstable();
+        found
+    }
+
+    pub(super) fn text_of(&self, key: &str) -> String {
+        String::from_utf8_lossy(&self.store.objects[key]).into_owned()
     }
 
     fn stored(&self, subtask: SubtaskId) -> SubtaskState {
@@ -435,6 +530,7 @@ impl Bench {
             keyed: vec![],
             operator: vec![],
             splits: vec![],
+            committables: vec![],
         };
         if subtask.vertex == VertexId(0) {
             let split = format!("test-{}", subtask.index);

@@ -1,0 +1,117 @@
+//! Two-phase commit, the second half: committing handles of complete checkpoints, and aborting what was left (S1-S6).
+//!
+//! It runs in the JobManager's process, never in a task: a commit holds up no row, and no task that has been given up can
+//! commit anything. Callers rely on: [`commit_all`] answers for every handle, in order, whatever a committer does.
+
+use crate::error::TaskError;
+use crate::program::Program;
+use sluice_protocol::commit::{CommitHandle, CommitOutcome, Leftovers};
+use sluice_protocol::state::Committable;
+use sluice_protocol::{JobId, OperatorUid, Run};
+use std::collections::BTreeMap;
+
+/// What a committer is made with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitterContext {
+    /// The job.
+    pub job: JobId,
+    /// The sink.
+    pub sink: OperatorUid,
+}
+
+/// Commits and aborts the transactions of a sink. May block; is called on a thread where that hurts nobody.
+///
+/// Duties:
+/// - `commit` may be called again for what is committed, at any later time, by another process, or by two at once: it says
+///   [`Commit::AlreadyCommitted`] then, and readers see every row once;
+/// - it tells that apart from [`CommitError::Lost`]: what was staged is gone and was *not* committed;
+/// - `abort` removes what attempts before `older_than` of this sink and job began, committed or not is no matter of names:
+///   only what is invisible goes, and never what one of `spared` needs.
+pub trait Committer: Send {
+    /// Makes what was staged visible, all of a handle at once.
+    ///
+    /// # Errors
+    /// When it cannot be done now, or never.
+    fn commit(&mut self, committable: &Committable) -> Result<Commit, CommitError>;
+
+    /// Removes what lost attempts left invisible. Says how many transactions it found.
+    ///
+    /// # Errors
+    /// When the counterpart does not answer: tried again later.
+    fn abort(&mut self, older_than: Run, spared: &[Committable]) -> Result<u64, CommitError>;
+}
+
+/// A commit that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commit {
+    /// By this call.
+    Committed,
+    /// By an earlier one.
+    AlreadyCommitted,
+}
+
+/// A commit that is not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// Trying again may help.
+    #[error("{0}")]
+    Retriable(String),
+    /// Never: what was staged is gone, and was not committed.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl CommitError {
+    /// A handle of a version that this release does not write. It stays where it is.
+    #[must_use]
+    pub fn unknown_version(found: u32, known: u32) -> Self {
+        Self::Retriable(format!(
+            "the handle has version {found}, this release knows versions up to {known}: run the release that wrote it, or a \
+             newer one"
+        ))
+    }
+}
+
+/// Commits handles, each by its sink's committer.
+#[must_use]
+pub fn commit_all(program: &Program, job: &JobId, handles: &[CommitHandle]) -> Vec<CommitOutcome> {
+    let mut committers: BTreeMap<OperatorUid, Result<Box<dyn Committer>, String>> = BTreeMap::new();
+    let commit = |CommitHandle { sink, committable, .. }: &CommitHandle| {
+        let committer = committers.entry(sink.clone()).or_insert_with(|| committer_of(program, job, sink));
+        let place = |message: &dyn std::fmt::Display| format!("sink '{sink}': {message}");
+        match committer {
+            Err(message) => CommitOutcome::Retry(place(message)),
+            Ok(committer) => match committer.commit(committable) {
+                Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
+                Err(CommitError::Retriable(message)) => CommitOutcome::Retry(place(&message)),
+                Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
+            },
+        }
+    };
+    handles.iter().map(commit).collect()
+}
+
+/// Aborts what lost attempts left open in all transactional sinks; says why not all of it could be.
+#[must_use]
+pub fn abort_leftovers(program: &Program, leftovers: &Leftovers) -> Option<String> {
+    let Leftovers { job, older_than, spared } = leftovers;
+    let mut failure = None;
+    for sink in program.graph.transactional_sinks() {
+        let own = spared.iter().filter(|handle| handle.sink == *sink);
+        let own: Vec<Committable> = own.map(|handle| handle.committable.clone()).collect();
+        let aborted = committer_of(program, job, sink)
+            .and_then(|mut committer| committer.abort(*older_than, &own).map_err(|error| error.to_string()));
+        if let Err(message) = aborted {
+            failure.get_or_insert(format!("sink '{sink}': {message}"));
+        }
+    }
+    failure
+}
+
+fn committer_of(program: &Program, job: &JobId, uid: &OperatorUid) -> Result<Box<dyn Committer>, String> {
+    let sinks = program.vertices.iter().filter_map(|vertex| vertex.sink.as_ref());
+    let (_, factory) = sinks.into_iter().find(|(sink, _)| sink == uid).ok_or("the program has no such sink")?;
+    let made = factory.committer(CommitterContext { job: job.clone(), sink: uid.clone() });
+    let made = made.map_err(|error: TaskError| error.to_string())?;
+    made.ok_or_else(|| "it has no committer".to_owned())
+}

@@ -1,0 +1,44 @@
+//! The second half of two-phase commit: transactions of sinks on their way from a complete checkpoint to the outside (S1-S6).
+//!
+//! What the JobMaster hands to the sinks' own code in its process, and what comes back. The first half, from a row to a
+//! [`Committable`] in a checkpoint, is the engine's.
+
+use crate::ids::{JobId, OperatorUid, Run, SubtaskIndex};
+use crate::state::Committable;
+
+/// Names one [`crate::job_master::Action::Commit`] or [`crate::job_master::Action::AbortLeftovers`] and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommitId(pub u64);
+
+/// A staged transaction and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommitHandle {
+    /// The sink.
+    pub sink: OperatorUid,
+    /// The subtask that staged it, under the parallelism of then.
+    pub subtask: SubtaskIndex,
+    /// The handle.
+    pub committable: Committable,
+}
+
+/// What became of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// It is committed, now or before.
+    Settled,
+    /// Not yet, for this reason; it is to be tried again.
+    Retry(String),
+    /// It never will be: what was staged is gone, and was not committed (S6).
+    Lost(String),
+}
+
+/// What attempts before `older_than` may have left open in the sinks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftovers {
+    /// The job.
+    pub job: JobId,
+    /// Only what older runs began is meant.
+    pub older_than: Run,
+    /// Unsettled handles: these transactions are spared (S3).
+    pub spared: Vec<CommitHandle>,
+}

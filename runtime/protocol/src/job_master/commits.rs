@@ -1,0 +1,438 @@
+//! Commits: the handles of the ledger's last complete checkpoint, until each is confirmed (K1, K3, S1, S3, S5, S6).
+//!
+//! From the moment a checkpoint's entry stands its handles are this process's to settle, whatever becomes of the tasks that
+//! staged them: the sinks' own code runs here ([`Action::Commit`]). Callers rely on:
+//! - nothing is committed but handles of a complete checkpoint of this ledger, or of one that is being taken over;
+//! - every checkpoint carries what is unsettled, so the last complete one always holds all of it;
+//! - a terminal entry, and the answer to a savepoint, wait for the confirmations.
+
+use super::journal::EndKind;
+use super::operations::Purpose;
+use super::{Action, JobMaster, Phase};
+use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
+use crate::failure::{Failure, Fault};
+use crate::ids::{Attempt, CheckpointId, Run};
+use crate::ledger::append::backoff;
+use crate::metadata::Metadata;
+use crate::paths;
+use crate::state::OperatorSnapshot;
+use crate::store::{StoreOperation, StoreReply};
+use crate::time::{TimeSpan, Timestamp};
+use std::collections::BTreeSet;
+
+/// Notice that commits are tried again.
+const RETRIED: &str = "CommitRetried";
+
+/// Notice that transactions of older attempts could not be aborted.
+const LEFT_OPEN: &str = "TransactionsLeftOpen";
+
+/// Of so many checkpoints there may be unsettled handles before no further one is triggered (K3).
+const BACKLOG: usize = 16;
+
+/// So long a confirmed handle is remembered, in checkpoints: a task that has not heard of it may list it again.
+const MEMORY: u64 = 64;
+
+/// How long an end waits for tasks that were told to end.
+const TASKS_PATIENCE: TimeSpan = TimeSpan::from_secs(10);
+
+/// Tries to abort leftovers before the terminal entry goes without.
+const ABORT_TRIES: u32 = 5;
+
+/// What is known of handles.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    /// In the last complete checkpoint, and not confirmed.
+    unsettled: BTreeSet<CommitHandle>,
+    /// Confirmed lately.
+    settled: BTreeSet<CommitHandle>,
+    /// Whether the last complete checkpoint is being read for its handles.
+    loading: bool,
+    under_way: Option<(CommitId, Vec<CommitHandle>)>,
+    last_id: u64,
+    failures: u32,
+    retry_at: Option<Timestamp>,
+    taking: Taking,
+    ending_since: Option<Timestamp>,
+    closing: Closing,
+    terminal_queued: bool,
+}
+
+/// Handles of a job that is being taken over (G5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Taking {
+    #[default]
+    No,
+    Settling,
+    Settled,
+}
+
+/// The last abort, before a terminal entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Closing {
+    #[default]
+    Due,
+    Waiting {
+        until: Timestamp,
+        tries: u32,
+    },
+    UnderWay {
+        id: CommitId,
+        tries: u32,
+    },
+    Done,
+}
+
+impl Commits {
+    pub(super) const fn is_loading(&self) -> bool {
+        self.loading
+    }
+
+    pub(super) fn next_wakeup(&self, now: Timestamp) -> Option<Timestamp> {
+        let retry = self.retry_at.filter(|_| self.under_way.is_none() && !self.unsettled.is_empty());
+        let abort = if let Closing::Waiting { until, .. } = self.closing { Some(until) } else { None };
+        let tasks = self.ending_since.filter(|_| self.closing == Closing::Due && !self.terminal_queued);
+        let times = [retry, abort, tasks.map(|since| since.plus(TASKS_PATIENCE))];
+        times.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    pub(super) const fn begin_end(&mut self, now: Timestamp) {
+        self.ending_since = Some(now);
+    }
+
+    const fn name(&mut self) -> CommitId {
+        self.last_id += 1;
+        CommitId(self.last_id)
+    }
+
+    /// Of how many checkpoints handles are unsettled.
+    fn backlog(&self) -> usize {
+        self.unsettled.iter().map(|handle| handle.committable.checkpoint).collect::<BTreeSet<_>>().len()
+    }
+}
+
+impl JobMaster {
+    pub(super) fn has_transactional_sinks(&self) -> bool {
+        self.config.graph.transactional_sinks().next().is_some()
+    }
+
+    // --- What is unsettled ------------------------------------------------------------------------------------
+
+    /// The ledger is ours: what its last complete checkpoint holds and is not known to be committed (S5, S6).
+    pub(super) fn find_unsettled(&mut self) {
+        let fold = &self.journal.fold;
+        let Some(latest) = fold.latest().map(|latest| latest.key).filter(|_| !self.journal.in_memory) else { return };
+        if fold.committed_through >= latest.id {
+            return;
+        }
+        let directory = self.journal.paths.checkpoint_directory(latest.generation, latest.id);
+        match &self.cached {
+            Some((cached, metadata)) if *cached == directory => {
+                let handles = metadata.handles().collect();
+                self.adopt_handles(handles);
+            }
+            _ if self.has_transactional_sinks() => {
+                self.commits.loading = true;
+                self.load_handles();
+            }
+            _ => {}
+        }
+    }
+
+    fn load_handles(&mut self) {
+        let Some(latest) = self.journal.fold.latest().map(|latest| latest.key) else { return };
+        let key = self.journal.paths.metadata(latest.generation, latest.id);
+        self.store(Purpose::LoadHandles, StoreOperation::Get { key });
+    }
+
+    pub(super) fn on_handles_loaded(&mut self, reply: StoreReply) {
+        let Some(latest) = self.journal.fold.latest().map(|latest| latest.key) else { return };
+        let key = self.journal.paths.metadata(latest.generation, latest.id);
+        let place = paths::uri(self.config.storage_uri.as_deref(), &key);
+        match reply {
+            StoreReply::Object(bytes) => match Metadata::from_bytes(&bytes, &place) {
+                Ok(metadata) => {
+                    self.clear_store_notice();
+                    self.commits.loading = false;
+                    self.adopt_handles(metadata.handles().collect());
+                }
+                Err(error) => self.exit_user_error(&Failure::user("SnapshotUnreadable", error.to_string())),
+            },
+            StoreReply::Absent => {
+                let message = format!(
+                    "{place} is missing: it is the last complete checkpoint, and what sinks staged with it cannot be \
+                     committed without it; bring it back"
+                );
+                self.exit_user_error(&Failure::user("SnapshotNotFound", message));
+            }
+            StoreReply::Failed(failure) => {
+                self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure)
+            }
+            other => {
+                let failure = crate::ledger::read::unexpected(&other);
+                self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure);
+            }
+        }
+    }
+
+    fn adopt_handles(&mut self, handles: Vec<CommitHandle>) {
+        if let Some(refusal) = self.without_sink(&handles) {
+            return self.exit_user_error(&refusal);
+        }
+        self.commits.unsettled = handles.into_iter().collect();
+    }
+
+    /// Only the sink that staged something can commit it.
+    fn without_sink(&self, handles: &[CommitHandle]) -> Option<Failure> {
+        let known: BTreeSet<_> = self.config.graph.transactional_sinks().collect();
+        let missing = handles.iter().find(|handle| !known.contains(&handle.sink))?;
+        let message = format!(
+            "the last complete checkpoint holds output of sink '{}' that is staged and not committed, and the program has no \
+             such sink: run the program that has it until it has committed (stop it with a savepoint), then change it",
+            missing.sink
+        );
+        Some(Failure::user("SinkMissing", message))
+    }
+
+    /// A checkpoint's own handles become all that the last complete checkpoint is to hold (K3).
+    pub(super) fn carry_handles(&mut self, metadata: &mut Metadata) {
+        let Commits { unsettled, settled, .. } = &self.commits;
+        let listed: BTreeSet<_> = metadata.handles().filter(|handle| !settled.contains(handle)).collect();
+        for snapshot in &mut metadata.operators {
+            snapshot.committables.clear();
+        }
+        let carried = unsettled.iter().filter(|_| !self.config.planted.forgets_handles).cloned();
+        for CommitHandle { sink, subtask, committable } in listed.into_iter().chain(carried).collect::<BTreeSet<_>>() {
+            let is_its = |one: &&mut OperatorSnapshot| one.uid == sink && one.subtask == subtask;
+            if let Some(snapshot) = metadata.operators.iter_mut().find(is_its) {
+                snapshot.committables.push(committable);
+                continue;
+            }
+            metadata.operators.push(OperatorSnapshot {
+                uid: sink,
+                subtask,
+                keyed: Vec::new(),
+                operator: Vec::new(),
+                splits: Vec::new(),
+                committables: vec![committable],
+            });
+        }
+    }
+
+    /// Its entry stands: these are to be committed (K1).
+    pub(super) fn commit_handles(&mut self, handles: Vec<CommitHandle>) {
+        let newest = handles.iter().map(|handle| handle.committable.checkpoint.0).max().unwrap_or_default();
+        let Commits { unsettled, settled, .. } = &mut self.commits;
+        unsettled.extend(handles.into_iter().filter(|handle| !settled.contains(handle)));
+        settled.retain(|handle| handle.committable.checkpoint.0 + MEMORY > newest);
+        self.hold_triggers();
+    }
+
+    /// Whether all that was staged with this checkpoint or before is committed.
+    pub(super) fn is_committed(&self, id: CheckpointId) -> bool {
+        !self.commits.loading && self.commits.unsettled.iter().all(|handle| handle.committable.checkpoint > id)
+    }
+
+    /// What the next entry says of commits (S6); `None`: nothing new.
+    pub(super) fn committed_through(&self) -> Option<CheckpointId> {
+        let is_known = self.journal.confirmed && !self.commits.loading && self.has_transactional_sinks();
+        let latest = self.journal.fold.latest().filter(|_| is_known && self.commits.unsettled.is_empty())?;
+        Some(latest.key.id)
+    }
+
+    fn hold_triggers(&mut self) {
+        let is_behind = self.commits.backlog() >= BACKLOG;
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.commits_behind(is_behind, self.now);
+        }
+    }
+
+    // --- Committing -------------------------------------------------------------------------------------------
+
+    /// Commits what is unsettled, one request at a time.
+    pub(super) fn tick_commits(&mut self) {
+        let may_commit = self.journal.confirmed || self.commits.taking == Taking::Settling;
+        let waits = self.commits.retry_at.is_some_and(|at| at > self.now);
+        if !may_commit || waits || self.commits.under_way.is_some() || self.commits.unsettled.is_empty() {
+            return;
+        }
+        self.commits.retry_at = None;
+        let id = self.commits.name();
+        let handles: Vec<_> = self.commits.unsettled.iter().cloned().collect();
+        self.commits.under_way = Some((id, handles.clone()));
+        self.actions.push(Action::Commit { id, handles });
+    }
+
+    pub(super) fn on_committed(&mut self, id: CommitId, outcomes: Vec<CommitOutcome>) {
+        let Some((_, handles)) = self.commits.under_way.take_if(|(under_way, _)| *under_way == id) else { return };
+        let (mut retried, mut lost) = (None, None);
+        for (handle, outcome) in handles.into_iter().zip(outcomes) {
+            match outcome {
+                CommitOutcome::Retry(message) => {
+                    retried.get_or_insert(message);
+                    continue;
+                }
+                CommitOutcome::Lost(message) => {
+                    lost.get_or_insert((handle.clone(), message));
+                }
+                CommitOutcome::Settled => {}
+            }
+            self.commits.unsettled.remove(&handle);
+            self.commits.settled.insert(handle);
+        }
+        self.note_retries(retried);
+        self.hold_triggers();
+        if let Some((handle, message)) = lost {
+            return self.on_lost(&handle, &message);
+        }
+        if self.commits.taking == Taking::Settling && self.commits.unsettled.is_empty() {
+            self.commits.taking = Taking::Settled;
+            self.commits.settled.clear();
+            self.move_ledger();
+        }
+    }
+
+    fn note_retries(&mut self, retried: Option<String>) {
+        let Some(message) = retried else {
+            self.commits.failures = 0;
+            return self.status.notices.retain(|notice| notice.reason != RETRIED);
+        };
+        let pause = backoff(self.commits.failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
+        self.commits.failures += 1;
+        self.commits.retry_at = Some(self.now.plus(pause));
+        self.set_notice(
+            RETRIED,
+            format!("output is staged but cannot be committed yet, which is tried again: {message}"),
+        );
+    }
+
+    /// Output is missing for ever: said loudly, never passed over (S6).
+    fn on_lost(&mut self, handle: &CommitHandle, message: &str) {
+        let CommitHandle { sink, subtask, committable } = handle;
+        let message = format!(
+            "what subtask {subtask} of sink '{sink}' staged with checkpoint {} is lost: {message}. Its rows are in no result; \
+             start from an older snapshot to write them again, or raise the nonce to go on without them",
+            committable.checkpoint
+        );
+        if self.commits.taking == Taking::Settling {
+            return self.refuse_snapshot("CommitLost", &message);
+        }
+        self.set_notice("CommitLost", message.clone());
+        let kind =
+            EndKind::Failed { failure: Failure::restart("CommitLost", Fault::External, message), is_users: false };
+        match &self.phase {
+            Phase::Ending(_) if self.journal.fold.has_stopped_with_savepoint() => {}
+            Phase::Ending(_) => self.phase = Phase::Ending(kind),
+            _ => {
+                self.cancel_execution();
+                self.end(kind);
+            }
+        }
+    }
+
+    // --- Taking a job over ------------------------------------------------------------------------------------
+
+    /// Whether the handles of the job that is being taken over are settled; if not, that begins (S5, G5).
+    pub(super) fn has_settled_taken(&mut self) -> bool {
+        if self.commits.taking != Taking::No {
+            return self.commits.taking == Taking::Settled;
+        }
+        let handles: Vec<_> = self.taken().map(|takeover| takeover.unsettled()).unwrap_or_default();
+        if handles.is_empty() {
+            self.commits.taking = Taking::Settled;
+            return true;
+        }
+        if let Some(refusal) = self.without_sink(&handles) {
+            self.refuse_snapshot(&refusal.reason, &refusal.message);
+            return false;
+        }
+        self.commits.unsettled = handles.into_iter().collect();
+        self.commits.taking = Taking::Settling;
+        false
+    }
+
+    /// The other ledger is read anew.
+    pub(super) fn forget_taken(&mut self) {
+        self.commits.taking = Taking::No;
+        self.commits.unsettled.clear();
+        self.commits.under_way = None;
+    }
+
+    // --- Aborting ---------------------------------------------------------------------------------------------
+
+    /// Has what older attempts left open aborted; not waited for (S3).
+    pub(super) fn abort_leftovers(&mut self) {
+        let is_due = self.journal.confirmed && !self.commits.loading && self.has_transactional_sinks();
+        if is_due && !matches!(self.phase, Phase::Exiting { .. }) {
+            self.ask_for_abort(self.attempt);
+        }
+    }
+
+    fn ask_for_abort(&mut self, attempt: Attempt) -> CommitId {
+        let id = self.commits.name();
+        let older_than = Run { generation: self.config.generation, attempt };
+        let spared = self.commits.unsettled.iter().cloned().collect();
+        let leftovers = Leftovers { job: self.config.job.clone(), older_than, spared };
+        self.actions.push(Action::AbortLeftovers { id, leftovers });
+        id
+    }
+
+    pub(super) fn on_leftovers_aborted(&mut self, id: CommitId, failure: Option<String>) {
+        match &failure {
+            None => self.status.notices.retain(|notice| notice.reason != LEFT_OPEN),
+            Some(message) => {
+                let message =
+                    format!("transactions of older attempts could not be aborted, which is tried again: {message}");
+                self.set_notice(LEFT_OPEN, message);
+            }
+        }
+        let Closing::UnderWay { tries, .. } = self.commits.closing else { return };
+        if self.commits.closing != (Closing::UnderWay { id, tries }) {
+            return;
+        }
+        self.commits.closing = match failure {
+            Some(_) if tries < ABORT_TRIES => {
+                let pause = backoff(tries, TimeSpan(200), TimeSpan::from_secs(5), &mut *self.random);
+                Closing::Waiting { until: self.now.plus(pause), tries }
+            }
+            _ => Closing::Done,
+        };
+    }
+
+    /// Whether the terminal entry may go: all is committed, no task stages more, nothing is left open (L6). Says so once.
+    pub(super) fn is_settled_for_end(&mut self) -> bool {
+        if self.commits.terminal_queued {
+            return false;
+        }
+        if self.has_transactional_sinks() && !self.journal.in_memory && !self.has_closed_sinks() {
+            return false;
+        }
+        self.commits.terminal_queued = true;
+        true
+    }
+
+    fn has_closed_sinks(&mut self) -> bool {
+        // An entry under way may complete a checkpoint with further handles.
+        let is_idle = !self.journal.appender.is_busy() && self.journal.queue.is_empty();
+        if !is_idle || self.commits.loading || !self.commits.unsettled.is_empty() || self.tasks_may_stage() {
+            return false;
+        }
+        let tries = match self.commits.closing {
+            Closing::Done => return true,
+            Closing::UnderWay { .. } => return false,
+            Closing::Waiting { until, .. } if until > self.now => return false,
+            Closing::Waiting { tries, .. } => tries,
+            Closing::Due => 0,
+        };
+        // All attempts of this generation are over.
+        let id = self.ask_for_abort(self.attempt.next());
+        self.commits.closing = Closing::UnderWay { id, tries: tries + 1 };
+        false
+    }
+
+    fn tasks_may_stage(&self) -> bool {
+        let is_patient = self.commits.ending_since.is_none_or(|since| since.plus(TASKS_PATIENCE) > self.now);
+        // Tasks that have finished have nothing open.
+        let has_finished = matches!(self.phase, Phase::Ending(EndKind::Finished));
+        is_patient && !has_finished && self.task_managers.host_tasks()
+    }
+}

@@ -1,0 +1,294 @@
+//! Handles of sinks, from the checkpoint that holds them to their confirmation (K1, K3, S1, S3, S5, S6, L6).
+
+use super::bench::{Bench, with_sink};
+use super::{failure, kinds};
+use crate::commit::CommitOutcome;
+use crate::failure::{ExitKind, Failure, Fault};
+use crate::ids::{Attempt, CheckpointId, Generation};
+use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, SavepointRequest, StartFrom};
+use crate::ledger::SavepointKind;
+use crate::options::TolerableFailures;
+use crate::status::{JobState, RequestState};
+use crate::time::TimeSpan;
+
+fn job(parallelism: u32) -> JobMasterConfig {
+    let mut config = with_sink(parallelism);
+    let checkpointing = config.options.checkpointing.as_mut().unwrap();
+    checkpointing.interval = TimeSpan::from_secs(1000);
+    checkpointing.tolerable_failures = TolerableFailures::Count(100);
+    config
+}
+
+fn next(bench: &Bench, job: JobMasterConfig, generation: u64, start: StartFrom) -> Bench {
+    let seen = bench.ledger().last().unwrap().number;
+    let directive = Directive { id: job.directive.id.clone(), seen, start };
+    bench.clone_store_for(JobMasterConfig { generation: Generation(generation), directive, ..job })
+}
+
+fn checkpoint(bench: &mut Bench, id: u64) {
+    bench.command(Command::TriggerCheckpoint { id: format!("t{id}") });
+    bench.acknowledge_all(id);
+}
+
+fn committed_through(bench: &Bench) -> CheckpointId {
+    bench.ledger().last().unwrap().folded().committed_through
+}
+
+#[test]
+fn k1_a_sink_commits_when_the_entry_stands_and_not_before() {
+    let mut bench = Bench::running(job(2));
+    bench.store.loses_ledger_replies = true;
+    bench.store.drops_ledger_puts = true;
+    checkpoint(&mut bench, 1);
+    assert_eq!(bench.commits.len(), 0, "the entry has no answer");
+    bench.store.loses_ledger_replies = false;
+    bench.store.drops_ledger_puts = false;
+    bench.pass(5_000);
+    assert_eq!(bench.last_commit(), [1, 1]);
+    assert_eq!(bench.commits.len(), 1);
+}
+
+#[test]
+fn s6_the_entry_after_the_confirmation_says_so_and_nothing_is_sent_again() {
+    let mut bench = Bench::running(job(1));
+    checkpoint(&mut bench, 1);
+    assert_eq!(committed_through(&bench), CheckpointId(0));
+    checkpoint(&mut bench, 2);
+    assert_eq!(committed_through(&bench), CheckpointId(1));
+    assert_eq!((bench.last_commit(), bench.commits.len()), (vec![2], 2));
+    assert_eq!(bench.handles_of(1, 2), [2]);
+}
+
+#[test]
+fn k3_a_failed_checkpoint_s_handles_are_committed_with_the_next() {
+    let mut bench = Bench::running(job(1));
+    bench.command(Command::TriggerCheckpoint { id: "t".into() });
+    bench.decline(1, Failure::restart("Slow", Fault::External, "no"));
+    // The writer had staged it and carries it on.
+    bench.acknowledge_all(1);
+    bench.pass(1_000);
+    checkpoint(&mut bench, 2);
+    assert_eq!(bench.handles_of(1, 2), [1, 2]);
+    assert_eq!(bench.commits, [bench.commits[0].clone()]);
+    assert_eq!(bench.last_commit(), [1, 2]);
+}
+
+#[test]
+fn k3_what_cannot_be_committed_yet_is_carried_and_tried_again() {
+    let mut bench = Bench::running(job(1));
+    bench.outcome = CommitOutcome::Retry("the bucket does not answer".to_owned());
+    checkpoint(&mut bench, 1);
+    checkpoint(&mut bench, 2);
+    assert_eq!(bench.handles_of(1, 2), [1, 2]);
+    assert!(bench.status().notices.iter().any(|notice| notice.reason == "CommitRetried"));
+    assert_eq!(committed_through(&bench), CheckpointId(0));
+    bench.outcome = CommitOutcome::Settled;
+    bench.pass(2_000);
+    assert_eq!(bench.last_commit(), [1, 2]);
+    assert!(bench.status().notices.iter().all(|notice| notice.reason != "CommitRetried"));
+    checkpoint(&mut bench, 3);
+    assert_eq!((bench.handles_of(1, 3), committed_through(&bench)), (vec![3], CheckpointId(2)));
+}
+
+#[test]
+fn k3_a_sink_that_is_far_behind_holds_triggers() {
+    let mut bench = Bench::running(job(1));
+    bench.outcome = CommitOutcome::Retry("no".to_owned());
+    (1..=16).for_each(|id| checkpoint(&mut bench, id));
+    let before = bench.last_barrier().checkpoint;
+    bench.command(Command::TriggerCheckpoint { id: "one more".into() });
+    assert_eq!(bench.last_barrier().checkpoint, before);
+    bench.outcome = CommitOutcome::Settled;
+    bench.pass(31_000);
+    assert_eq!(bench.last_barrier().checkpoint, CheckpointId(17));
+}
+
+#[test]
+fn k3_a_confirmed_handle_that_a_task_lists_again_is_not_sent_again() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    bench.command(Command::TriggerCheckpoint { id: "t2".into() });
+    bench.answer_commits();
+    bench.acknowledge_all(2);
+    assert_eq!((bench.handles_of(1, 2), bench.last_commit()), (vec![2], vec![2]));
+}
+
+#[test]
+fn s5_a_restart_in_place_goes_on_with_what_is_unsettled() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    bench.fail_task(failure());
+    bench.pass(2_000);
+    assert_eq!(bench.state(), JobState::Running);
+    // Not confirmed when the first checkpoint of the new attempt is taken: it rides along.
+    bench.command(Command::TriggerCheckpoint { id: "t".into() });
+    bench.acknowledge_all(2);
+    assert_eq!(bench.handles_of(1, 2), [1, 2]);
+    bench.answer_commits();
+    assert_eq!(bench.last_commit(), [2]);
+    let last = bench.aborts.last().unwrap();
+    assert_eq!((last.older_than.attempt, last.spared.len()), (Attempt(2), 1));
+}
+
+#[test]
+fn s5_the_next_generation_settles_what_the_lost_one_had_not() {
+    let mut bench = Bench::running(job(2));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    let after = next(&bench, job(2), 2, StartFrom::Continue);
+    assert_eq!(after.last_commit(), [1, 1]);
+    let abort = after.aborts.last().unwrap();
+    assert_eq!((abort.older_than.generation, abort.spared.len()), (Generation(2), 2));
+    assert!(after.deployments.is_empty(), "before its tasks run");
+}
+
+#[test]
+fn s5_it_settles_the_last_checkpoint_whatever_it_restores() {
+    for start in [StartFrom::Empty, StartFrom::Path { from: chk(1), allow_non_restored_state: false }] {
+        let mut bench = Bench::running({
+            let mut job = job(1);
+            job.options.checkpointing.as_mut().unwrap().retained = 2;
+            job
+        });
+        checkpoint(&mut bench, 1);
+        bench.holds_commits = true;
+        checkpoint(&mut bench, 2);
+        let mut job = job(1);
+        job.directive.id = "2".into();
+        let after = next(&bench, job, 2, start.clone());
+        assert_eq!(after.last_commit(), [2], "{start:?}, {:?}", after.exit);
+    }
+}
+
+fn chk(id: u64) -> String {
+    format!("s3://bucket/root/default/pv-1/1/chk-{id}")
+}
+
+#[test]
+fn s5_the_parallelism_may_differ() {
+    let mut bench = Bench::running(job(2));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    let mut after = next(&bench, job(1), 2, StartFrom::Continue);
+    assert_eq!(after.last_commit(), [1, 1]);
+    after.register(1);
+    checkpoint(&mut after, 2);
+    assert_eq!((after.handles_of(2, 2), after.last_commit()), (vec![2], vec![2]));
+}
+
+#[test]
+fn s5_a_program_without_the_sink_is_refused_by_name() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    let mut other = job(1);
+    other.graph.vertices[1].operators[1].uid = "elsewhere".into();
+    let after = next(&bench, other, 2, StartFrom::Continue);
+    let exit = after.exit.unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "SinkMissing"));
+    assert!(exit.message.contains("'out'"), "{}", exit.message);
+    assert_eq!(after.commits.len(), 0);
+}
+
+#[test]
+fn s6_a_loss_fails_the_job_loudly() {
+    let mut bench = Bench::running(job(1));
+    bench.outcome = CommitOutcome::Lost("the upload is gone".to_owned());
+    checkpoint(&mut bench, 1);
+    bench.pass(1_000);
+    let exit = bench.exit.clone().unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::Failed, "CommitLost"));
+    assert!(exit.message.contains("the upload is gone") && exit.message.contains("checkpoint 1"), "{}", exit.message);
+}
+
+#[test]
+fn k4_a_savepoint_holds_no_handles_and_is_answered_when_all_before_it_is_committed() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    let request = |kind| SavepointRequest {
+        id: "a".into(),
+        kind,
+        directory: Some("s3://other/sp".to_owned()),
+        timeout: TimeSpan::from_secs(30),
+    };
+    bench.command(Command::Savepoint(request(SavepointKind::Savepoint)));
+    bench.acknowledge_all(1);
+    let state = |bench: &Bench| bench.status().requests[0].state;
+    assert_eq!(state(&bench), RequestState::Pending);
+    bench.answer_commits();
+    assert_eq!(state(&bench), RequestState::Completed);
+    let savepoint = bench.store.keys().find(|key| key.starts_with("s3://other/sp")).unwrap().clone();
+    assert!(!bench.text_of(&savepoint).contains("committables"));
+    assert!(bench.text_of("default/pv-1/1/chk-1/_metadata").contains("committables"));
+}
+
+#[test]
+fn k4_a_savepoint_whose_commits_do_not_come_about_by_its_deadline_has_failed() {
+    let mut bench = Bench::running(job(1));
+    bench.outcome = CommitOutcome::Retry("no".to_owned());
+    let (kind, timeout) = (SavepointKind::Savepoint, TimeSpan::from_secs(30));
+    let directory = Some("s3://other/sp".to_owned());
+    bench.command(Command::Savepoint(SavepointRequest { id: "a".into(), kind, directory, timeout }));
+    bench.acknowledge_all(1);
+    bench.pass(31_000);
+    assert_eq!(bench.status().requests[0].state, RequestState::Failed);
+    assert_eq!(bench.state(), JobState::Running);
+    checkpoint(&mut bench, 2);
+    assert_eq!(bench.handles_of(1, 2), [1, 2], "they are carried on");
+}
+
+#[test]
+fn l6_every_end_waits_for_the_commits_and_aborts_what_is_open() {
+    for command in [Command::Cancel, Command::Stop] {
+        let mut bench = Bench::running(job(1));
+        bench.holds_commits = true;
+        checkpoint(&mut bench, 1);
+        bench.command(command.clone());
+        bench.acknowledge_all(2);
+        bench.pass(20_000);
+        assert!(!kinds(&bench).iter().any(|kind| kind == "Cancelled" || kind == "Stopped"), "{command:?}");
+        while bench.exit.is_none() {
+            bench.answer_commits();
+            bench.pass(100);
+        }
+        let abort = bench.aborts.last().unwrap();
+        assert_eq!((abort.older_than.attempt, abort.spared.len()), (Attempt(2), 0), "{command:?}");
+        assert_eq!(committed_through(&bench), bench.ledger().last().unwrap().folded().latest().unwrap().key.id);
+    }
+}
+
+#[test]
+fn l6_the_end_of_the_input_commits_everything() {
+    let mut bench = Bench::running(job(1));
+    bench.finish_all();
+    bench.acknowledge_all(1);
+    bench.pass(1_000);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Finished);
+    assert_eq!(bench.last_commit(), [1]);
+    assert_eq!(committed_through(&bench), CheckpointId(1));
+}
+
+#[test]
+fn l6_a_closer_settles_before_its_terminal_entry() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    let mut closer = next(&bench, job(1), 2, StartFrom::Close { end: CloseEnd::Cancelled });
+    closer.pass(1_000);
+    assert_eq!(closer.last_commit(), [1]);
+    assert_eq!(kinds(&closer).last().unwrap(), "Cancelled");
+    assert_eq!(committed_through(&closer), CheckpointId(1));
+}
+
+#[test]
+fn l3_a_superseded_process_commits_nothing_more() {
+    let mut bench = Bench::running(job(1));
+    let after = next(&bench, job(1), 2, StartFrom::Continue);
+    assert_eq!(after.exit, None);
+    bench.store = after.store;
+    checkpoint(&mut bench, 1);
+    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Superseded);
+    assert_eq!(bench.commits.len(), 0);
+}
