@@ -8,7 +8,8 @@
 //! The map:
 //! 1. [`StoreUri`] reads `s3://bucket/prefix` and `file:///path`; [`open_store`] makes the store it names.
 //! 2. [`S3Store`], [`FileStore`], [`MemoryStore`] implement [`ObjectStore`].
-//! 3. [`StoreExecutor`] executes the operations that decisions ask for ([`sluice_protocol::store`]), and finds the
+//! 3. [`staging`] stages files that become visible later, for sinks.
+//! 4. [`StoreExecutor`] executes the operations that decisions ask for ([`sluice_protocol::store`]), and finds the
 //!    store for keys that are absolute URIs.
 //!
 //! Decisions about checkpoints are none of this crate's business.
@@ -18,6 +19,7 @@ mod file;
 mod memory;
 mod probe;
 mod s3;
+pub mod staging;
 mod uri;
 
 pub use executor::StoreExecutor;

@@ -10,6 +10,8 @@ mod client;
 mod failure;
 mod multipart;
 
+pub(crate) use multipart::StagedUpload;
+
 use crate::{ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, UnfinishedUpload};
 use async_trait::async_trait;
 use aws_sdk_s3::Client;

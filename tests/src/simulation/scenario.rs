@@ -90,6 +90,8 @@ impl Bug {
             insists_on_m: bug == Some(Self::OlderRevision),
             closes_unfinished: bug == Some(Self::Closer),
             takes_over_unfenced: bug == Some(Self::Takeover),
+            forgets_handles: false,
+            commits_early: false,
             ignores_pins: bug == Some(Self::Pin),
         }
     }

@@ -91,6 +91,7 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
         }],
         operator: Vec::new(),
         splits: Vec::new(),
+        committables: Vec::new(),
     };
     let file = state_file(&[("app1", 50_000), ("app2", 10_000)]);
     let operators = vec![

@@ -13,10 +13,10 @@ use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use crate::failure::{Failure, Fault};
 use crate::ids::{Attempt, CheckpointId, Run};
 use crate::ledger::append::backoff;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, MetadataError};
 use crate::paths;
 use crate::state::OperatorSnapshot;
-use crate::store::{StoreOperation, StoreReply};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use std::collections::BTreeSet;
 
@@ -154,6 +154,10 @@ impl JobMaster {
                     self.clear_store_notice();
                     self.commits.loading = false;
                     self.adopt_handles(metadata.handles().collect());
+                }
+                Err(error @ MetadataError::Damaged { .. }) => {
+                    let failure = StoreFailure { kind: StoreFailureKind::Unreachable, message: error.to_string() };
+                    self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure);
                 }
                 Err(error) => self.exit_user_error(&Failure::user("SnapshotUnreadable", error.to_string())),
             },

@@ -4,7 +4,8 @@
 //! is aborted as well as that can be done; what a dead process leaves unfinished is swept by its job (K6).
 
 use super::S3Store;
-use crate::{PutOutcome, StoreFailure, UnfinishedUpload};
+use crate::staging::Committed;
+use crate::{ObjectStore, PutOutcome, StoreFailure, UnfinishedUpload};
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
@@ -21,6 +22,19 @@ const PARALLEL_PARTS: usize = 4;
 /// The size of every part but the last.
 fn part_size(size: usize) -> usize {
     size.div_ceil(MOST_PARTS).max(LEAST_PART)
+}
+
+/// An upload in parts that another process may complete.
+pub(crate) struct StagedUpload {
+    id: String,
+    /// The tags of its parts.
+    parts: Vec<String>,
+}
+
+impl StagedUpload {
+    pub(crate) fn into_parts(self) -> (String, Vec<String>) {
+        (self.id, self.parts)
+    }
 }
 
 impl S3Store {
@@ -102,7 +116,54 @@ impl S3Store {
         }
     }
 
-    pub(super) async fn list_unfinished(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+    pub(crate) async fn begin_staged(&self, key: &str) -> Result<StagedUpload, StoreFailure> {
+        Ok(StagedUpload { id: self.begin_upload(key).await?, parts: Vec::new() })
+    }
+
+    pub(crate) async fn append_staged(
+        &self,
+        key: &str,
+        upload: &mut StagedUpload,
+        bytes: Bytes,
+    ) -> Result<(), StoreFailure> {
+        let number = i32::try_from(upload.parts.len() + 1).unwrap_or(i32::MAX);
+        let part = self.send_part(key, &upload.id, number, bytes).await?;
+        upload.parts.push(part.e_tag().unwrap_or_default().to_owned());
+        Ok(())
+    }
+
+    /// An upload that is not there any more was completed, by this call's own try too, or aborted: the object decides.
+    pub(crate) async fn commit_staged(
+        &self,
+        key: &str,
+        upload: Option<&str>,
+        tags: &[String],
+    ) -> Result<Committed, StoreFailure> {
+        let number = |(index, tag): (usize, &String)| {
+            let number = i32::try_from(index + 1).unwrap_or(i32::MAX);
+            CompletedPart::builder().part_number(number).e_tag(tag).build()
+        };
+        let parts: Vec<_> = tags.iter().enumerate().map(number).collect();
+        let place = self.place("complete the upload of", key);
+        let deadline = self.deadlines.attempt + std::time::Duration::from_millis(100 * parts.len() as u64);
+        let request = self
+            .client
+            .complete_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload.unwrap_or_default())
+            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build());
+        match self.within(place, deadline, request.send()).await? {
+            Ok(_) => Ok(Committed::Now),
+            Err(refusal) if refusal.is_no_upload() => {
+                let is_there = ObjectStore::head(self, key).await?.is_some();
+                Ok(if is_there { Committed::Before } else { Committed::Lost })
+            }
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
+    pub(crate) async fn list_unfinished(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
         let place = self.place("list unfinished uploads of", prefix);
         let (mut found, mut key_marker, mut upload_marker) = (Vec::new(), None, None);
         loop {
@@ -137,7 +198,7 @@ impl S3Store {
     }
 
     /// An upload that is not there any more was completed or aborted.
-    pub(super) async fn try_abort(&self, key: &str, upload: &str) -> Result<(), StoreFailure> {
+    pub(crate) async fn try_abort(&self, key: &str, upload: &str) -> Result<(), StoreFailure> {
         let place = self.place("abort the upload of", key);
         let request =
             self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full_key(key)).upload_id(upload).send();

@@ -126,7 +126,14 @@ impl TaskManager {
             }
             let to = Some((directory, false));
             let lists = operator.into_iter().map(|piece| self.place_list(of, to, missing, piece)).collect();
-            operators.push(OperatorSnapshot { uid, subtask: of.2.index, keyed: handles, operator: lists, splits });
+            operators.push(OperatorSnapshot {
+                uid,
+                subtask: of.2.index,
+                keyed: handles,
+                operator: lists,
+                splits,
+                committables: vec![],
+            });
         }
         SubtaskState { operators, in_flight: vec![] }
     }

@@ -225,6 +225,7 @@ impl Graph {
         let tasks = subtasks.map(|subtask| {
             let description = TaskDescription {
                 subtask,
+                identity: crate::operator::TaskIdentity::default(),
                 parallelism: parallelism(subtask.vertex),
                 max_parallelism: 128,
                 program: program.vertices[subtask.vertex.0 as usize].clone(),
