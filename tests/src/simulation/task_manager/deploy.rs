@@ -180,7 +180,7 @@ impl TaskManager {
             let program = &self.setup.program;
             let description = TaskDescription {
                 subtask,
-                identity: TaskIdentity { job: job(), run: active.deployment.run },
+                identity: TaskIdentity { job: job(self.setup.epoch), run: active.deployment.run },
                 parallelism: program.graph.vertices[subtask.vertex.0 as usize].parallelism,
                 max_parallelism: program.graph.max_parallelism,
                 program: program.vertices[subtask.vertex.0 as usize].clone(),
