@@ -70,7 +70,7 @@ fn dispatch(command: Command) -> Result<u8, CommandError> {
         Command::Run(arguments) => block_on(run::run(arguments)),
         Command::Demo(arguments) => block_on(demo::run(arguments)),
         Command::Validate(arguments) => plan::validate(&arguments),
-        Command::Plan(arguments) => plan::plan(&arguments),
+        Command::Plan(arguments) => block_on(async move { plan::plan(&arguments).await }),
         Command::Checkpoint(command) => block_on(checkpoint::run(command)),
         Command::Savepoint(arguments) => block_on(control::savepoint(arguments)),
         Command::Stop(arguments) => block_on(control::stop(arguments)),

@@ -13,7 +13,7 @@ use crate::control::{TriggerArguments, trigger};
 use crate::error::CommandError;
 use clap::{Args, Subcommand};
 use inspect::Format;
-pub(crate) use inspect::read_metadata;
+pub(crate) use inspect::{choose, read_metadata};
 use place::PlaceArguments;
 
 const LIST_EXAMPLES: &str = "\

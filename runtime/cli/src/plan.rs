@@ -1,11 +1,17 @@
-//! `sluice validate` and `sluice plan`: what can be said of a job without running it. They contact nobody.
+//! `sluice validate` and `sluice plan`: what can be said of a job without running it. They contact nobody, but the
+//! storage of the snapshot that a plan is compared with.
 
+mod against;
+
+use crate::checkpoint::choose;
+use crate::checkpoint::place::{Place, address_of};
 use crate::error::CommandError;
 use crate::output;
 use clap::Args;
 use sluice_crds::StreamJob;
 use sluice_node::{JobDescription, build_job, read_manifest};
 use sluice_protocol::JobId;
+use sluice_protocol::metadata::assign_state;
 use std::path::{Path, PathBuf};
 
 /// Check a manifest and its SQL without running anything.
@@ -21,12 +27,19 @@ pub(crate) struct ValidateArguments {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The ids (uid) tie state in a checkpoint to the operators of a changed program.\n\nExamples:\n  sluice \
-                  plan job.yaml"
+                  plan job.yaml\n  sluice plan job.yaml --against s3://savepoints/default/pageviews-6f1c/3-17"
 )]
 pub(crate) struct PlanArguments {
     /// A StreamJob manifest
     #[arg(value_name = "MANIFEST")]
     manifest: PathBuf,
+    /// Say what of this checkpoint or savepoint the job would keep, and fail when it would lose state: a path, file:///…
+    /// or s3://…, reached as the manifest says
+    #[arg(long, value_name = "SNAPSHOT")]
+    against: Option<String>,
+    /// State that no operator takes may be lost, as with allowNonRestoredState in the manifest
+    #[arg(long, requires = "against")]
+    allow_non_restored_state: bool,
 }
 
 /// Checks all manifests and complains about each that is wrong.
@@ -48,11 +61,22 @@ pub(crate) fn validate(arguments: &ValidateArguments) -> Result<u8, CommandError
     Ok(code)
 }
 
-/// Prints the plan.
-pub(crate) fn plan(arguments: &PlanArguments) -> Result<u8, CommandError> {
+/// Prints the plan, and what becomes of a snapshot's state.
+pub(crate) async fn plan(arguments: &PlanArguments) -> Result<u8, CommandError> {
     let job = describe(&arguments.manifest)?;
     output::print(&sluice_sql::explain(&job.program));
-    Ok(0)
+    let Some(snapshot) = &arguments.against else { return Ok(0) };
+    let spec = read_manifest(&arguments.manifest)?.spec;
+    let options = spec.checkpointing.as_ref().and_then(|checkpointing| checkpointing.storage_options.clone());
+    let place = Place::open(&address_of(snapshot)?, options, None)?;
+    let (directory, metadata) = choose(&place).await?;
+    let comparison = against::compare(&metadata, &job.program.graph);
+    output::print(&format!("\nagainst {directory}:\n{comparison}"));
+    let may_lose = arguments.allow_non_restored_state || spec.upgrade.allow_non_restored_state;
+    match assign_state(&metadata, &job.program.graph, &directory, may_lose) {
+        Ok(_) => Ok(0),
+        Err(error) => Err(CommandError::Usage(format!("the job would not start from {directory}: {error}"))),
+    }
 }
 
 fn describe(path: &Path) -> Result<JobDescription, CommandError> {

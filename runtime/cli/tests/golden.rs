@@ -144,6 +144,33 @@ fn holds_and_comes_to(name: &str, settings: &[&str]) {
     }
 }
 
+#[test]
+fn a_plan_says_what_of_a_snapshot_is_kept() {
+    let directory = Directory::new("golden-plan");
+    let manifest = std::fs::read_to_string(golden("savepoint.yaml")).unwrap();
+    let against = format!("plan job.yaml --against {}", golden("savepoint-v1").display());
+    std::fs::write(directory.path().join("job.yaml"), &manifest).unwrap();
+    let same = directory.run(&against);
+    assert_eq!(same.code, Some(0), "{same:?}");
+    for line in ["  kept     counts.source(numbers)\n", "  kept     counts.group-aggregate(n % 5000)\n"] {
+        assert!(same.out.contains(line), "{same:?}");
+    }
+    assert!(!same.out.contains("dropped") && !same.out.contains("new "), "{same:?}");
+    // Other keys: the counts would be lost.
+    let changed = manifest.replace("n % 5000", "n % 50");
+    assert_ne!(changed, manifest);
+    std::fs::write(directory.path().join("job.yaml"), &changed).unwrap();
+    let lost = directory.run(&against);
+    assert_eq!(lost.code, Some(2), "{lost:?}");
+    for line in
+        ["  new      counts.group-aggregate(n % 50) (starts empty)\n", "  dropped  counts.group-aggregate(n % 5000)\n"]
+    {
+        assert!(lost.out.contains(line), "{lost:?}");
+    }
+    assert!(lost.err.contains("counts.group-aggregate(n % 5000)"), "{lost:?}");
+    assert_eq!(directory.run(&format!("{against} --allow-non-restored-state")).code, Some(0));
+}
+
 const COUNTS: &str = "counts.group-aggregate(n % 50)";
 const SIZES: &str = "sizes.group-aggregate(n % 50).group-aggregate(c)";
 

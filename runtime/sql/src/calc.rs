@@ -69,6 +69,14 @@ impl Calc {
         })
     }
 
+    /// Keeps a column where none is wanted, since a batch needs one to have rows.
+    pub(crate) fn keep_one(&mut self) {
+        if self.outputs.is_empty() {
+            self.outputs = Self::identity(&self.input).outputs;
+            self.outputs.truncate(1);
+        }
+    }
+
     /// The columns that come out.
     pub(crate) fn schema(&self) -> SchemaRef {
         Arc::new(Schema::new(self.outputs.iter().map(|output| Arc::clone(&output.field)).collect::<Vec<_>>()))

@@ -23,6 +23,20 @@ pub(crate) struct GraphBuilder {
     uids: BTreeSet<OperatorUid>,
 }
 
+/// Where rows come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Upstream {
+    vertex: VertexId,
+}
+
+/// An edge into a chain.
+struct Input {
+    from: Upstream,
+    partitioning: Partitioning,
+    /// 0: the first or only input of the chain's first operator.
+    number: u8,
+}
+
 /// The second use of an operator's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UidClash(pub(crate) OperatorUid);
@@ -34,8 +48,10 @@ pub(crate) struct Chain {
     source: Option<(OperatorUid, Arc<dyn SourceFactory>)>,
     operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)>,
     sink: Option<(OperatorUid, Arc<dyn SinkFactory>)>,
-    input: Option<(VertexId, Partitioning)>,
+    inputs: Vec<Input>,
     parallelism: u32,
+    /// It has one subtask whatever the job's parallelism.
+    is_single: bool,
     schema: SchemaRef,
 }
 
@@ -50,21 +66,68 @@ impl Chain {
     ) -> Self {
         let source = Some((info.uid.clone(), factory));
         let (names, infos) = (vec![name], vec![info]);
-        Self { names, infos, source, operators: Vec::new(), sink: None, input: None, parallelism, schema }
+        Self {
+            names,
+            infos,
+            source,
+            operators: Vec::new(),
+            sink: None,
+            inputs: Vec::new(),
+            parallelism,
+            is_single: false,
+            schema,
+        }
     }
 
     /// Begins after an exchange.
-    pub(crate) fn from_edge(from: VertexId, partitioning: Partitioning, parallelism: u32, schema: SchemaRef) -> Self {
+    pub(crate) fn from_edge(
+        from: Vec<Upstream>,
+        partitioning: Partitioning,
+        parallelism: u32,
+        schema: SchemaRef,
+    ) -> Self {
+        Self::union(vec![(from, partitioning)], parallelism, schema)
+    }
+
+    /// Begins after several exchanges, whose rows have the same columns.
+    pub(crate) fn union(inputs: Vec<(Vec<Upstream>, Partitioning)>, parallelism: u32, schema: SchemaRef) -> Self {
+        Self::from_inputs(inputs.into_iter().map(|(from, partitioning)| (from, partitioning, 0)), parallelism, schema)
+    }
+
+    fn from_inputs(
+        inputs: impl Iterator<Item = (Vec<Upstream>, Partitioning, u8)>,
+        parallelism: u32,
+        schema: SchemaRef,
+    ) -> Self {
+        let inputs = inputs.flat_map(|(from, partitioning, number)| {
+            from.into_iter().map(move |from| Input { from, partitioning: partitioning.clone(), number })
+        });
         Self {
             names: Vec::new(),
             infos: Vec::new(),
             source: None,
             operators: Vec::new(),
             sink: None,
-            input: Some((from, partitioning)),
+            inputs: inputs.collect(),
             parallelism,
+            is_single: false,
             schema,
         }
+    }
+
+    /// The chain with one subtask whatever the job's parallelism.
+    pub(crate) fn single(self) -> Self {
+        Self { is_single: true, parallelism: 1, ..self }
+    }
+
+    /// Whether it has one subtask whatever the job's parallelism.
+    pub(crate) const fn is_single(&self) -> bool {
+        self.is_single
+    }
+
+    /// Whether it only passes on what comes in: then what comes next can read the inputs itself.
+    fn is_empty(&self) -> bool {
+        self.infos.is_empty() && self.inputs.iter().all(|input| input.partitioning == Partitioning::Forward)
     }
 
     /// Adds an operator.
@@ -89,17 +152,23 @@ impl Chain {
 }
 
 impl GraphBuilder {
-    /// Makes a chain a vertex.
-    pub(crate) fn close(&mut self, chain: Chain) -> Result<VertexId, UidClash> {
+    /// Makes a chain a vertex, or nothing of one without operators; returns where its rows come from.
+    pub(crate) fn close(&mut self, chain: Chain) -> Result<Vec<Upstream>, UidClash> {
+        if chain.is_empty() {
+            return Ok(chain.inputs.into_iter().map(|input| input.from).collect());
+        }
         for info in &chain.infos {
             if !self.uids.insert(info.uid.clone()) {
                 return Err(UidClash(info.uid.clone()));
             }
         }
         let id = VertexId(u32::try_from(self.vertices.len()).unwrap_or(u32::MAX));
-        if let Some((from, partitioning)) = chain.input {
-            self.edges.push(Edge { from, to: id, partitioning, input: 0 });
-        }
+        self.edges.extend(chain.inputs.into_iter().map(|input| Edge {
+            from: input.from.vertex,
+            to: id,
+            partitioning: input.partitioning,
+            input: input.number,
+        }));
         let name = chain.names.join(" -> ");
         self.vertices.push(Vertex { id, name, parallelism: chain.parallelism, operators: chain.infos });
         self.programs.push(VertexProgram {
@@ -108,12 +177,12 @@ impl GraphBuilder {
             sink: chain.sink,
             output_schema: chain.schema,
         });
-        Ok(id)
+        Ok(vec![Upstream { vertex: id }])
     }
 
     /// All vertices are there.
     pub(crate) fn finish(mut self, max_parallelism: u16) -> Program {
-        self.edges.sort_by_key(|edge| (edge.from, edge.to));
+        self.edges.sort_by_key(|edge| (edge.from, edge.to, edge.input));
         let graph = JobGraph { vertices: self.vertices, edges: self.edges, max_parallelism };
         Program { graph, vertices: self.programs }
     }

@@ -23,7 +23,10 @@ mod diagnose;
 mod error;
 mod expand;
 mod explain;
+mod flatten;
 mod functions;
+#[cfg(test)]
+mod golden;
 mod graph;
 mod operators;
 mod parse;
@@ -47,12 +50,14 @@ use crate::functions::Functions;
 use crate::graph::GraphBuilder;
 use crate::parse::{Insert, Script};
 use crate::relational::Relational;
-use crate::translate::Translator;
+use crate::translate::{Sources, Statement, Target, Translator};
 use crate::uid::Uids;
 use crate::validate::Validator;
+use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::tokenizer::Location;
 use sluice_engine::program::Program;
 use sluice_engine::table::ConnectorCatalog;
+use std::collections::BTreeMap;
 
 /// What a plan depends on besides the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,9 +93,37 @@ pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) ->
             return Err(text.error(SqlErrorKind::Invalid, insert.table.span.start, message));
         }
         expander.query(&mut insert.query)?;
-        plan_insert(validator, &relational, &options, catalog, insert, &mut graph)?;
+    }
+    let mut planned = Vec::new();
+    for insert in &inserts {
+        let statement = Statement { text, tables: &tables, connectors: catalog, options: &options, insert };
+        planned.push(plan_insert(validator, &relational, statement)?);
+    }
+    let mut sources = Sources::default();
+    let shared = planned.iter().filter(|planned| !planned.statement.insert.settings.scans_alone);
+    shared.for_each(|planned| sources.add(&tables, &planned.plan));
+    for Planned { statement, uids, plan, target } in planned {
+        let mut translator = Translator {
+            statement,
+            uids: &uids,
+            graph: &mut graph,
+            sources: &mut sources,
+            calcs: 0,
+            scans: BTreeMap::new(),
+            stateful: uids.stateful.clone(),
+        };
+        let stream = translator.stream(&plan, target.wants_update_before())?;
+        translator.write(stream, target)?;
     }
     Ok(graph.finish(options.max_parallelism))
+}
+
+/// A statement that is ready to be translated.
+struct Planned<'a> {
+    statement: Statement<'a>,
+    uids: Uids,
+    plan: LogicalPlan,
+    target: Target<'a>,
 }
 
 /// The options with what SET said: fewer subtasks than the job has room for, never more.
@@ -109,37 +142,19 @@ fn effective(text: SourceText<'_>, options: &PlanOptions, inserts: &[Insert]) ->
     }
 }
 
-fn plan_insert(
+fn plan_insert<'a>(
     validator: Validator<'_>,
     relational: &Relational<'_>,
-    options: &PlanOptions,
-    connectors: &dyn ConnectorCatalog,
-    insert: &Insert,
-    graph: &mut GraphBuilder,
-) -> Result<(), SqlError> {
-    let Validator { text, tables, .. } = validator;
+    statement: Statement<'a>,
+) -> Result<Planned<'a>, SqlError> {
+    let Statement { text, tables, insert, .. } = statement;
     tables.resolve(text, &insert.table)?;
     validator.query(&insert.query)?;
-    let uids = Uids::new(validator, &insert.table.value, &insert.query)?;
+    let uids = Uids::new(validator, &insert.table.value, &insert.query, insert.settings.state_ttl)?;
     let diagnose = |error| diagnose::diagnose(text, relational, &insert.query, &error);
     let plan = relational.plan(&insert.query).map_err(diagnose)?;
-    let aggregates = uids.aggregates.clone();
-    let mut translator = Translator {
-        text,
-        tables,
-        connectors,
-        options,
-        insert,
-        uids: &uids,
-        graph,
-        calcs: 0,
-        aggregates,
-        sends_update_before: false,
-    };
-    let target = translator.target(&plan.schema().inner().clone())?;
-    translator.sends_update_before = target.wants_update_before();
-    let shaped = translator.shaped(plan, &target)?;
+    let target = statement.target(&plan.schema().inner().clone())?;
+    let shaped = statement.shaped(plan, &target)?;
     let plan = relational.optimize(shaped).map_err(diagnose)?;
-    let stream = translator.stream(&plan)?;
-    translator.write(stream, target)
+    Ok(Planned { statement, uids, plan, target })
 }

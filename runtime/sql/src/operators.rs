@@ -2,16 +2,17 @@
 //!
 //! A plain column is handed on as it is, without evaluation or copy.
 
+mod flatten;
+
+pub(crate) use flatten::FlattenFactory;
+
 use crate::calc::{self, Calc, Output, Value};
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion_physical_expr::PhysicalExpr;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::OperatorFactory;
-use sluice_engine::operators::{FilterProjectFactory, RowExpression};
+use sluice_engine::operators::{ExpressionFactory, FilterProjectFactory, RowExpression};
 use std::sync::Arc;
-
-/// Makes an expression for each subtask, as the engine wants it.
-type ExpressionFactory = Box<dyn Fn() -> Result<Box<dyn RowExpression>, TaskError> + Send + Sync>;
 
 /// A column of the batch.
 struct ColumnValue(usize);
@@ -64,7 +65,8 @@ pub(crate) fn filter_project(calc: &Calc) -> Arc<dyn OperatorFactory> {
     Arc::new(FilterProjectFactory { filter, projection, output: calc.schema() })
 }
 
-fn computed(expression: Arc<dyn PhysicalExpr>) -> ExpressionFactory {
+/// An expression for each subtask.
+pub(crate) fn computed(expression: Arc<dyn PhysicalExpr>) -> ExpressionFactory {
     Box::new(move || Ok(Box::new(Computed(Arc::clone(&expression)))))
 }
 

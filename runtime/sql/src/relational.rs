@@ -5,6 +5,7 @@
 //! used, which hold for unbounded input too: constant folding, and pruning of columns down to the scan.
 
 use crate::catalog::Tables;
+use crate::flatten::{self, UnnestPlanner};
 use crate::functions::Functions;
 use crate::rewrite::rewrite;
 use crate::types;
@@ -14,7 +15,7 @@ use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue, TableReference, not_impl_err, plan_err};
 use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::logical_plan::builder::LogicalTableSource;
-use datafusion_expr::planner::{ExprPlanner, TypePlanner};
+use datafusion_expr::planner::{ExprPlanner, RelationPlanner, TypePlanner};
 use datafusion_expr::{
     Aggregate, AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
 };
@@ -36,6 +37,7 @@ pub(crate) struct Relational<'a> {
     options: ConfigOptions,
     expression_planners: Vec<Arc<dyn ExprPlanner>>,
     type_planner: Arc<dyn TypePlanner>,
+    relation_planners: Vec<Arc<dyn RelationPlanner>>,
 }
 
 impl<'a> Relational<'a> {
@@ -46,6 +48,7 @@ impl<'a> Relational<'a> {
             options: ConfigOptions::default(),
             expression_planners: vec![Arc::new(UnicodeFunctionPlanner), Arc::new(AggregateFunctionPlanner)],
             type_planner: Arc::new(FlinkTypes),
+            relation_planners: vec![Arc::new(UnnestPlanner)],
         }
     }
 
@@ -56,7 +59,8 @@ impl<'a> Relational<'a> {
         name_repeated_items(&mut query);
         rewrite(&mut query);
         let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query)))?;
-        let plan = plan.transform_up(type_literals)?.data.transform_up(order_calls)?.data;
+        let plan =
+            plan.transform_up(flatten::merge)?.data.transform_up(type_literals)?.data.transform_up(order_calls)?.data;
         let plan = Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})?;
         Ok(plan.transform_up(|plan| self.print_casts(plan))?.data)
     }
@@ -202,6 +206,10 @@ impl ContextProvider for Relational<'_> {
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
         &self.expression_planners
+    }
+
+    fn get_relation_planners(&self) -> &[Arc<dyn RelationPlanner>] {
+        &self.relation_planners
     }
 
     fn get_type_planner(&self) -> Option<Arc<dyn TypePlanner>> {

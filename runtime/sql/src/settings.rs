@@ -8,6 +8,7 @@ use std::time::Duration;
 
 const STATE_TTL: &str = "table.exec.state.ttl";
 const PARALLELISM: &str = "parallelism.default";
+const REUSE_SOURCE: &str = "table.optimizer.reuse-source-enabled";
 
 /// Keys of Flink's that are something else here.
 const ELSEWHERE: [(&str, &str); 12] = [
@@ -32,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) state_ttl: Option<Duration>,
     /// Subtasks per vertex, and where that was said.
     pub(crate) parallelism: Option<(u32, Location)>,
+    /// Every place in FROM reads its table itself, as jobs from before tables were shared do.
+    pub(crate) scans_alone: bool,
 }
 
 impl Settings {
@@ -50,7 +53,7 @@ impl Settings {
                 })?;
                 self.state_ttl = Some(duration).filter(|duration| !duration.is_zero());
             }
-            PARALLELISM if is_late => {
+            PARALLELISM | REUSE_SOURCE if is_late => {
                 let message = format!("'{key}' holds for the whole job: write it before the first INSERT INTO");
                 return Err(text.error(SqlErrorKind::Invalid, key_at, message));
             }
@@ -60,6 +63,13 @@ impl Settings {
                     return Err(text.error(SqlErrorKind::Invalid, value_at, message));
                 };
                 self.parallelism = Some((parallelism, value_at));
+            }
+            REUSE_SOURCE => {
+                let Ok(reuses) = value.trim().to_lowercase().parse::<bool>() else {
+                    let message = format!("'{key}' must be true or false, not '{value}'");
+                    return Err(text.error(SqlErrorKind::Invalid, value_at, message));
+                };
+                self.scans_alone = !reuses;
             }
             other => return Err(unknown(text, other, key_at)),
         }
@@ -71,7 +81,7 @@ fn unknown(text: SourceText<'_>, key: &str, at: Location) -> SqlError {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(known, _)| *known == key) {
         return text.error(SqlErrorKind::Unsupported, at, format!("'{key}' cannot be set here: {advice}"));
     }
-    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain([STATE_TTL, PARALLELISM]);
+    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain([STATE_TTL, PARALLELISM, REUSE_SOURCE]);
     text.error(SqlErrorKind::Invalid, at, format!("the key '{key}' does not exist{}", nearest(key, known)))
 }
 

@@ -1,32 +1,41 @@
 //! From a logical plan to chains of operators.
 //!
 //! Walks the plan from its scans up. A [`Stream`] is the open chain at that point together with a filter and a
-//! projection that are still to be fused ([`Calc`]). An aggregation closes the chain with a hash edge and opens the
-//! next; everything else stays in the chain.
+//! projection that are still to be fused ([`Calc`]). An aggregation or a join closes the chains below it with hash edges
+//! and opens the next; everything else stays in the chain. What needs no operator of its own needs no vertex either.
 
 mod aggregate;
 mod scan;
 mod sink;
+mod union;
+
+pub(crate) use scan::Sources;
+pub(crate) use sink::Target;
 
 use crate::PlanOptions;
 use crate::calc::{self, Calc, Output, Value};
 use crate::catalog::{Table, Tables};
 use crate::diagnose;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
-use crate::graph::{Chain, GraphBuilder, UidClash, calc_info};
-use crate::operators;
+use crate::flatten::{self, Flatten};
+use crate::graph::{Chain, GraphBuilder, UidClash, Upstream, calc_info};
+use crate::operators::{self, FlattenFactory};
 use crate::parse::Insert;
 use crate::types::is_injective;
-use crate::uid::Uids;
+use crate::uid::{Stateful, StatefulKind, Uids};
+use arrow::datatypes::Schema;
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, ScalarValue};
+use datafusion_expr::logical_plan::Distinct;
 use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_physical_expr::expressions::{CastExpr, Column, Literal};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError, TableOption};
-use sluice_protocol::OperatorUid;
+use sluice_protocol::graph::{OperatorInfo, OperatorKind};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What the translation of one statement needs and adds to.
-pub(crate) struct Translator<'a> {
+/// A statement and what it refers to.
+#[derive(Clone, Copy)]
+pub(crate) struct Statement<'a> {
     /// The text that places point into.
     pub(crate) text: SourceText<'a>,
     /// The declared tables.
@@ -35,24 +44,32 @@ pub(crate) struct Translator<'a> {
     pub(crate) connectors: &'a dyn ConnectorCatalog,
     /// Parallelism.
     pub(crate) options: &'a PlanOptions,
-    /// The statement.
+    /// The INSERT itself.
     pub(crate) insert: &'a Insert,
+}
+
+/// What the translation of one statement needs and adds to.
+pub(crate) struct Translator<'a> {
+    /// The statement.
+    pub(crate) statement: Statement<'a>,
     /// Its ids.
     pub(crate) uids: &'a Uids,
     /// The program it becomes part of.
     pub(crate) graph: &'a mut GraphBuilder,
+    /// The scans of all statements.
+    pub(crate) sources: &'a mut Sources,
     /// Stateless operators so far.
     pub(crate) calcs: usize,
-    /// Ids of aggregations that are still to come, the next one last.
-    pub(crate) aggregates: Vec<OperatorUid>,
-    /// Whether updates are sent with the row as it was before.
-    pub(crate) sends_update_before: bool,
+    /// How often each table was scanned by the statement alone.
+    pub(crate) scans: BTreeMap<String, usize>,
+    /// Stateful operators that are still to come, the next one first.
+    pub(crate) stateful: VecDeque<Stateful>,
 }
 
 /// Where a column's values come from, as far as keys are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lineage {
-    /// The grouping key at this position.
+    /// The key at this position.
     Key(usize),
     /// The same value in every row.
     Constant,
@@ -65,8 +82,8 @@ pub(crate) enum Lineage {
 pub(crate) struct Updates {
     /// The operator that updates them, in words.
     pub(crate) node: String,
-    /// The names of its keys.
-    pub(crate) keys: Vec<String>,
+    /// The names of the columns that tell which row changes, whose changes come in order; `None`: there are none.
+    pub(crate) keys: Option<Vec<String>>,
     /// Whether a filter stands behind it: of a change only the row before or the row after may be left.
     pub(crate) are_filtered: bool,
 }
@@ -83,29 +100,49 @@ pub(crate) struct Stream {
 }
 
 impl Translator<'_> {
-    /// A plan and everything below it.
-    pub(crate) fn stream(&mut self, plan: &LogicalPlan) -> Result<Stream, SqlError> {
+    /// A plan and everything below it. `needs_before`: whether what is above wants the row as it was before an update.
+    pub(crate) fn stream(&mut self, plan: &LogicalPlan, needs_before: bool) -> Result<Stream, SqlError> {
         match plan {
             LogicalPlan::TableScan(scan) => self.scan(scan),
             LogicalPlan::SubqueryAlias(alias) => {
-                let stream = self.stream(&alias.input)?;
+                let stream = self.stream(&alias.input, needs_before)?;
                 Ok(Stream { schema: Arc::clone(&alias.schema), ..stream })
             }
             LogicalPlan::Filter(filter) => {
-                let stream = self.stream(&filter.input)?;
+                let stream = self.stream(&filter.input, needs_before)?;
                 self.filter(stream, &filter.predicate)
             }
             LogicalPlan::Projection(projection) => {
-                let stream = self.stream(&projection.input)?;
+                let stream = self.stream(&projection.input, needs_before)?;
                 self.projection(stream, &projection.expr, &projection.schema)
             }
             LogicalPlan::Aggregate(aggregate) => {
-                let stream = self.stream(&aggregate.input)?;
-                self.aggregate(stream, aggregate)
+                let stream = self.stream(&aggregate.input, true)?;
+                self.aggregate(stream, aggregate, needs_before)
             }
-            LogicalPlan::Window(_) => Err(self.unsupported("a window")),
-            LogicalPlan::Join(_) => Err(self.unsupported("JOIN")),
-            other => Err(self.unsupported(&other.display().to_string())),
+            LogicalPlan::Distinct(Distinct::All(input)) => {
+                let stream = self.stream(input, true)?;
+                self.distinct(stream)
+            }
+            LogicalPlan::Union(union) => self.union(union, needs_before),
+            LogicalPlan::Join(_) => Err(self.statement.unsupported("JOIN")),
+            LogicalPlan::Extension(extension) => match flatten::of_extension(extension) {
+                Some(node) => self.unnest(node, needs_before),
+                None => Err(self.statement.unsupported(extension.node.name())),
+            },
+            LogicalPlan::Window(_) => Err(self.statement.unsupported("a window")),
+            other => Err(self.statement.unsupported(&other.display().to_string())),
+        }
+    }
+
+    /// The next stateful operator of the statement as written.
+    fn next_stateful(&mut self, kind: StatefulKind) -> Result<Stateful, SqlError> {
+        match self.stateful.pop_front() {
+            Some(next) if next.kind == kind => Ok(next),
+            other => {
+                let message = format!("the plan has {kind:?} where the statement has {other:?}");
+                Err(self.statement.internal(&message))
+            }
         }
     }
 
@@ -115,7 +152,7 @@ impl Translator<'_> {
         }
         let mut stream = if stream.calc.keeps_columns() { stream } else { self.fuse(stream) };
         let condition =
-            calc::physical(predicate, &stream.schema, &stream.calc).map_err(|error| self.planning(&error))?;
+            calc::physical(predicate, &stream.schema, &stream.calc).map_err(|error| self.statement.planning(&error))?;
         stream.calc.restrict(condition);
         if let Some(updates) = &mut stream.updates {
             updates.are_filtered = true;
@@ -129,7 +166,7 @@ impl Translator<'_> {
             .zip(schema.fields())
             .map(|(expression, field)| calc::compile(expression, field.name(), &stream.schema, &stream.calc))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| self.planning(&error))?;
+            .map_err(|error| self.statement.planning(&error))?;
         let mut stream = self.project(stream, outputs);
         stream.schema = Arc::clone(schema);
         Ok(stream)
@@ -159,6 +196,53 @@ impl Translator<'_> {
         stream
     }
 
+    /// UNNEST: each row once per element.
+    fn unnest(&mut self, node: &Flatten, needs_before: bool) -> Result<Stream, SqlError> {
+        let planning = |error| self.statement.planning(&error);
+        let input = node.input().map_err(planning)?;
+        let mut stream = self.stream(input, needs_before)?;
+        stream.calc.keep_one();
+        let mut stream = self.fuse(stream);
+        let list = calc::physical(&node.list, &stream.schema, &stream.calc);
+        let list = list.map_err(|error| self.statement.planning(&error))?;
+        let schema = datafusion_expr::UserDefinedLogicalNodeCore::schema(node);
+        let own = 1 + usize::from(node.has_ordinality);
+        let made = schema.fields().iter().skip(schema.fields().len() - own);
+        let fields = stream.chain.schema().fields().iter().chain(made).cloned();
+        let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        self.calcs += 1;
+        let description = format!("Unnest(array=[{}]{})", calc::sql(&list), if node.is_outer { ", outer" } else { "" });
+        let info = OperatorInfo { uid: self.uids.unnest(self.calcs), kind: OperatorKind::Stateless, description };
+        let factory = FlattenFactory {
+            list: operators::computed(list),
+            has_ordinality: node.has_ordinality,
+            is_outer: node.is_outer,
+            output: Arc::clone(&output),
+        };
+        stream.chain.push(info, "Unnest", Arc::new(factory));
+        // The chain may carry a column more than the plan knows, where the plan needs none.
+        let kept = schema.fields().len() - own;
+        let mut calc = Calc::identity(&output);
+        if output.fields().len() > schema.fields().len() {
+            calc.outputs.drain(kept..output.fields().len() - own);
+        }
+        let updates = stream.updates.map(|updates| Updates { keys: None, ..updates });
+        let lineage = vec![Lineage::Other; schema.fields().len()];
+        Ok(Stream { chain: stream.chain, calc, schema: Arc::clone(schema), lineage, updates })
+    }
+
+    fn close(&mut self, chain: Chain) -> Result<Vec<Upstream>, SqlError> {
+        self.graph.close(chain).map_err(|UidClash(uid)| {
+            let message = format!(
+                "two operators would have the id '{uid}': give one of the statements another name with \
+                 SELECT /*+ UID('name') */ …"
+            );
+            self.statement.text.error(SqlErrorKind::Duplicate, self.statement.insert.query_at, message)
+        })
+    }
+}
+
+impl Statement<'_> {
     /// A table as connectors see it, with these columns.
     fn descriptor(&self, table: &Table, columns: &[usize]) -> Result<TableDescriptor, SqlError> {
         let schema = table.schema.project(columns).map_err(|error| self.planning(&error.into()))?;
@@ -181,16 +265,6 @@ impl Translator<'_> {
         let option = table.definition.options.iter().find(|option| Some(&option.key) == error.option.as_ref());
         let at = option.map_or(table.definition.name.span.start, |option| option.key_at);
         self.text.error(SqlErrorKind::Connector, at, error.to_string())
-    }
-
-    fn close(&mut self, chain: Chain) -> Result<sluice_protocol::VertexId, SqlError> {
-        self.graph.close(chain).map_err(|UidClash(uid)| {
-            let message = format!(
-                "two operators would have the id '{uid}': give one of the statements another name with \
-                 SELECT /*+ UID('name') */ …"
-            );
-            self.text.error(SqlErrorKind::Duplicate, self.insert.query_at, message)
-        })
     }
 
     fn unsupported(&self, what: &str) -> SqlError {

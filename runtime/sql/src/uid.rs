@@ -2,66 +2,75 @@
 //!
 //! `<sink table>.<kind>(<keys>)`, with the chain of stateful operators below it in between, innermost first: what feeds
 //! an operator decides what its state means, so it keeps its id when another is put on top and loses it when another is
-//! put below. Projections, filters and the order of columns do not take part. The hint `/*+ UID('name') */` after SELECT takes the place of the derived id
-//! of that SELECT's aggregation, and, on the outermost SELECT, of the sink table in the ids of the statement.
+//! put below. Where two inputs meet, both chains stand in brackets: `pv.[group-aggregate(a)|].join(a=b)`. Projections,
+//! filters and the order of columns do not take part; the second of two equal ids in a statement ends in `#2`.
+//!
+//! The hint `/*+ UID('name') */` after SELECT takes the place of the derived id of that SELECT's last stateful operator,
+//! and, on the outermost SELECT, of the sink table in the ids of the statement. `STATE_TTL('table' = '1 d')` is read
+//! here too, since it belongs to the same operators.
 
-use crate::catalog::Tables;
-use crate::error::{SourceText, SqlError, SqlErrorKind, nearest};
+mod hint;
+mod names;
+
+use crate::error::SqlError;
 use crate::validate::Validator;
 use datafusion_sql::sqlparser::ast::{
-    Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, TableFactor, Value, ValueWithSpan,
+    Distinct, JoinConstraint, JoinOperator, Query, Select, SetExpr, SetQuantifier, TableFactor, TableWithJoins,
 };
+use hint::Hints;
 use sluice_protocol::OperatorUid;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
-/// Hints of Flink that are known but not supported yet.
-const LATER: [&str; 7] = ["OPTIONS", "STATE_TTL", "LOOKUP", "BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP"];
+/// A stateful operator of a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stateful {
+    /// What it does.
+    pub(crate) kind: StatefulKind,
+    /// Its id.
+    pub(crate) uid: OperatorUid,
+    /// How long its state is kept after it was last touched: of the left and of the right input, or of the only one.
+    pub(crate) ttl: [Option<Duration>; 2],
+}
+
+/// What keeps state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StatefulKind {
+    /// GROUP BY, or aggregate calls without one.
+    Aggregate,
+    /// DISTINCT, or UNION without ALL.
+    Distinct,
+    /// JOIN, or a comma in FROM.
+    Join,
+}
 
 /// The ids of one statement.
 #[derive(Debug)]
 pub(crate) struct Uids {
     prefix: String,
-    /// Of the aggregations, outermost first.
-    pub(crate) aggregates: Vec<OperatorUid>,
+    /// In the order in which a plan is built: what feeds an operator stands before it, the left side before the right.
+    pub(crate) stateful: VecDeque<Stateful>,
 }
 
 impl Uids {
     /// Derives them from an INSERT's query.
-    pub(crate) fn new(validator: Validator<'_>, sink: &str, query: &Query) -> Result<Self, SqlError> {
-        let mut uids = Self { prefix: sink.to_owned(), aggregates: Vec::new() };
-        let mut found = Vec::new();
-        let mut is_outermost = true;
-        let mut next = select_of(query);
-        while let Some(select) = next {
-            let hint = hint(validator.text, select)?;
-            if let Some(hint) = hint.as_ref().filter(|_| is_outermost) {
-                uids.prefix.clone_from(hint);
-            }
-            if validator.is_aggregating(select) {
-                found.push((format!(".group-aggregate({})", key_names(validator.tables, select).join(",")), hint));
-            }
-            is_outermost = false;
-            next = select.from.first().and_then(|from| match &from.relation {
-                TableFactor::Derived { subquery, .. } => select_of(subquery),
-                _ => None,
-            });
-        }
-        uids.name(found);
-        Ok(uids)
+    pub(crate) fn new(
+        validator: Validator<'_>,
+        sink: &str,
+        query: &Query,
+        ttl: Option<Duration>,
+    ) -> Result<Self, SqlError> {
+        let outermost = names::select_of(query).map(|select| Hints::read(validator.text, select)).transpose()?;
+        let prefix = outermost.and_then(|hints| hints.uid).unwrap_or_else(|| sink.to_owned());
+        let mut walk = Walk { validator, prefix, ttl, stateful: VecDeque::new(), used: BTreeSet::new() };
+        walk.query(query)?;
+        Ok(Self { prefix: walk.prefix, stateful: walk.stateful })
     }
 
-    /// Names aggregations, which are given outermost first, each with its hint.
-    fn name(&mut self, aggregations: Vec<(String, Option<String>)>) {
-        let mut chain = self.prefix.clone();
-        for (step, hint) in aggregations.into_iter().rev() {
-            chain.push_str(&step);
-            self.aggregates.push(OperatorUid(hint.unwrap_or_else(|| chain.clone())));
-        }
-        self.aggregates.reverse();
-    }
-
-    /// Of the scan of a table.
-    pub(crate) fn source(&self, table: &str) -> OperatorUid {
-        OperatorUid(format!("{}.source({table})", self.prefix))
+    /// Of the scan of a table, the first or a later one of the statement.
+    pub(crate) fn source(&self, table: &str, number: usize) -> OperatorUid {
+        let more = if number > 1 { format!("#{number}") } else { String::new() };
+        OperatorUid(format!("{}.source({table}){more}", self.prefix))
     }
 
     /// Of the sink.
@@ -73,92 +82,152 @@ impl Uids {
     pub(crate) fn calc(&self, number: usize) -> OperatorUid {
         OperatorUid(format!("{}.calc({number})", self.prefix))
     }
-}
 
-fn select_of(query: &Query) -> Option<&Select> {
-    match query.body.as_ref() {
-        SetExpr::Select(select) => Some(select),
-        SetExpr::Query(query) => select_of(query),
-        _ => None,
+    /// Of an UNNEST, by its place among the stateless operators.
+    pub(crate) fn unnest(&self, number: usize) -> OperatorUid {
+        OperatorUid(format!("{}.unnest({number})", self.prefix))
     }
 }
 
-/// The keys of GROUP BY as written; positions and aliases are replaced by what they stand for.
-fn key_names(tables: &Tables, select: &Select) -> Vec<String> {
-    match &select.group_by {
-        GroupByExpr::Expressions(keys, _) => keys.iter().map(|key| key_name(tables, select, key)).collect(),
-        GroupByExpr::All(_) => Vec::new(),
-    }
+/// The walk over a statement. Each step returns the chain of stateful operators so far.
+struct Walk<'a> {
+    validator: Validator<'a>,
+    prefix: String,
+    ttl: Option<Duration>,
+    stateful: VecDeque<Stateful>,
+    used: BTreeSet<String>,
 }
 
-fn key_name(tables: &Tables, select: &Select, key: &Expr) -> String {
-    let meant = match key {
-        Expr::Value(ValueWithSpan { value: Value::Number(number, _), .. }) => {
-            number.parse::<usize>().ok().and_then(|number| select.projection.get(number.checked_sub(1)?))
+impl Walk<'_> {
+    fn query(&mut self, query: &Query) -> Result<String, SqlError> {
+        self.body(&query.body)
+    }
+
+    fn body(&mut self, body: &SetExpr) -> Result<String, SqlError> {
+        match body {
+            SetExpr::Select(select) => self.select(select),
+            SetExpr::Query(query) => self.query(query),
+            SetExpr::SetOperation { set_quantifier, left, right, .. } => {
+                let chain = both(&self.body(left)?, &self.body(right)?);
+                if *set_quantifier == SetQuantifier::All {
+                    return Ok(chain);
+                }
+                Ok(self.add(StatefulKind::Distinct, chain + ".distinct()", [self.ttl; 2]))
+            }
+            _ => Ok(String::new()),
         }
-        Expr::Identifier(name) if !is_input_column(tables, select, &name.value) => select
-            .projection
-            .iter()
-            .find(|item| matches!(item, SelectItem::ExprWithAlias { alias, .. } if alias.value == name.value)),
-        _ => None,
-    };
-    match meant {
-        Some(SelectItem::UnnamedExpr(meant) | SelectItem::ExprWithAlias { expr: meant, .. }) => column_name(meant),
-        _ => column_name(key),
     }
-}
 
-/// Whether FROM has a column of this name, which then goes before an alias.
-fn is_input_column(tables: &Tables, select: &Select, name: &str) -> bool {
-    select.from.iter().any(|from| match &from.relation {
-        TableFactor::Table { name: table, .. } => tables
-            .get(&table.to_string().replace(['`', '"'], ""))
-            .is_some_and(|table| table.schema.index_of(name).is_ok()),
-        TableFactor::Derived { subquery, .. } => select_of(subquery).is_some_and(|inner| {
-            inner.projection.iter().any(|item| match item {
-                SelectItem::ExprWithAlias { alias, .. } => alias.value == name,
-                SelectItem::UnnamedExpr(expression) => column_name(expression) == name,
-                _ => false,
-            })
-        }),
-        _ => false,
-    })
-}
-
-/// A column by its last name, anything else as its text.
-fn column_name(expression: &Expr) -> String {
-    match expression {
-        Expr::Identifier(name) => name.value.clone(),
-        Expr::CompoundIdentifier(names) => names.last().map_or_else(String::new, |name| name.value.clone()),
-        Expr::Nested(inner) => column_name(inner),
-        other => other.to_string(),
-    }
-}
-
-/// The name in a SELECT's `/*+ UID('name') */`.
-fn hint(text: SourceText<'_>, select: &Select) -> Result<Option<String>, SqlError> {
-    let at = select.select_token.0.span.start;
-    let mut found = None;
-    for hint in &select.optimizer_hints {
-        let written = hint.text.trim();
-        let name = written.split('(').next().unwrap_or_default().trim().to_uppercase();
-        if LATER.contains(&name.as_str()) {
-            return Err(text.unsupported(&format!("the hint {name}"), at));
+    fn select(&mut self, select: &Select) -> Result<String, SqlError> {
+        let hints = Hints::read(self.validator.text, select)?;
+        hints.check_tables(self.validator.text, select)?;
+        let before = self.stateful.len();
+        let mut chain = String::new();
+        for (index, from) in select.from.iter().enumerate() {
+            let next = self.table_with_joins(from, &hints)?;
+            if index == 0 {
+                chain = next;
+                continue;
+            }
+            let keys = names::equal_columns(self.validator.tables, select.selection.as_ref(), &from.relation);
+            let left = select.from.first().filter(|first| index == 1 && first.joins.is_empty());
+            if matches!(from.relation, TableFactor::UNNEST { .. }) {
+                continue;
+            }
+            chain = self.join(&both(&chain, &next), &keys, left.map(|from| &from.relation), &from.relation, &hints);
         }
-        if name != "UID" {
-            let message = format!("the hint {name} does not exist{}", nearest(&name, ["UID"]));
-            return Err(text.error(SqlErrorKind::Hint, at, message));
-        }
-        let argument = written.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).map(str::trim);
-        let uid = argument.and_then(|argument| argument.strip_prefix('\'')?.strip_suffix('\''));
-        let is_good = |uid: &&str| !uid.is_empty() && !uid.contains(['\'', '/']) && !uid.chars().any(char::is_control);
-        let Some(uid) = uid.filter(is_good) else {
-            let message = "the hint UID takes one name in single quotes, as in /*+ UID('page views') */";
-            return Err(text.error(SqlErrorKind::Hint, at, message));
+        let only = match select.from.as_slice() {
+            [from] if from.joins.is_empty() => hints.ttl_of(&from.relation),
+            _ => None,
         };
-        if found.replace(uid.to_owned()).is_some() {
-            return Err(text.error(SqlErrorKind::Hint, at, "a second UID hint"));
+        let ttl = [only.unwrap_or(self.ttl); 2];
+        if self.validator.is_aggregating(select) {
+            let keys = names::key_names(self.validator.tables, select).join(",");
+            chain = self.add(StatefulKind::Aggregate, format!("{chain}.group-aggregate({keys})"), ttl);
+        }
+        if matches!(select.distinct, Some(Distinct::Distinct)) {
+            let columns = names::item_names(select).join(",");
+            chain = self.add(StatefulKind::Distinct, format!("{chain}.distinct({columns})"), ttl);
+        }
+        if let (Some(uid), true) = (hints.uid, self.stateful.len() > before) {
+            if let Some(last) = self.stateful.back_mut() {
+                last.uid = OperatorUid(uid);
+            }
+        }
+        Ok(chain)
+    }
+
+    fn table_with_joins(&mut self, from: &TableWithJoins, hints: &Hints) -> Result<String, SqlError> {
+        let mut chain = self.relation(&from.relation, hints)?;
+        for (index, join) in from.joins.iter().enumerate() {
+            if matches!(join.relation, TableFactor::UNNEST { .. }) {
+                continue;
+            }
+            let right = self.relation(&join.relation, hints)?;
+            let keys = match constraint(&join.join_operator) {
+                Some(JoinConstraint::On(condition)) => names::equalities(condition),
+                Some(JoinConstraint::Using(columns)) => columns.iter().map(ToString::to_string).collect(),
+                _ => Vec::new(),
+            };
+            let left = (index == 0).then_some(&from.relation);
+            chain = self.join(&both(&chain, &right), &keys, left, &join.relation, hints);
+        }
+        Ok(chain)
+    }
+
+    /// Adds a join; its left input has a name only where it is a table and not another join.
+    fn join(
+        &mut self,
+        inputs: &str,
+        keys: &[String],
+        left: Option<&TableFactor>,
+        right: &TableFactor,
+        hints: &Hints,
+    ) -> String {
+        let of =
+            |relation: Option<&TableFactor>| relation.and_then(|relation| hints.ttl_of(relation)).unwrap_or(self.ttl);
+        let ttl = [of(left), of(Some(right))];
+        self.add(StatefulKind::Join, format!("{inputs}.join({})", keys.join(",")), ttl)
+    }
+
+    fn relation(&mut self, relation: &TableFactor, hints: &Hints) -> Result<String, SqlError> {
+        match relation {
+            TableFactor::Derived { subquery, .. } => self.query(subquery),
+            TableFactor::NestedJoin { table_with_joins, .. } => self.table_with_joins(table_with_joins, hints),
+            _ => Ok(String::new()),
         }
     }
-    Ok(found)
+
+    /// Adds an operator; returns its chain.
+    fn add(&mut self, kind: StatefulKind, chain: String, ttl: [Option<Duration>; 2]) -> String {
+        let mut uid = format!("{}{chain}", self.prefix);
+        for number in 2.. {
+            if self.used.insert(uid.clone()) {
+                break;
+            }
+            uid = format!("{}{chain}#{number}", self.prefix);
+        }
+        self.stateful.push_back(Stateful { kind, uid: OperatorUid(uid), ttl });
+        chain
+    }
+}
+
+/// The chains of two inputs.
+fn both(left: &str, right: &str) -> String {
+    if left.is_empty() && right.is_empty() {
+        return String::new();
+    }
+    format!(".[{}|{}]", left.trim_start_matches('.'), right.trim_start_matches('.'))
+}
+
+/// ON or USING of the joins that are supported.
+pub(crate) const fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
+    match operator {
+        JoinOperator::Join(constraint)
+        | JoinOperator::Inner(constraint)
+        | JoinOperator::Left(constraint)
+        | JoinOperator::LeftOuter(constraint)
+        | JoinOperator::CrossJoin(constraint) => Some(constraint),
+        _ => None,
+    }
 }

@@ -9,8 +9,9 @@ use crate::catalog::Tables;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, Functions};
 use datafusion_sql::sqlparser::ast::{
-    Distinct, Expr, GroupByExpr, LimitClause, OrderByKind, Query, Select, SelectFlavor, SelectItem, SetExpr, Spanned,
-    TableFactor, TableWithJoins, WildcardAdditionalOptions, visit_expressions,
+    Distinct, Expr, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, OrderByKind, Query, Select,
+    SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Value, ValueWithSpan,
+    WildcardAdditionalOptions, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -84,6 +85,15 @@ impl Validator<'_> {
         match body {
             SetExpr::Select(select) => self.select(select),
             SetExpr::Query(query) => self.query(query),
+            SetExpr::SetOperation {
+                op: SetOperator::Union,
+                set_quantifier: SetQuantifier::All | SetQuantifier::Distinct | SetQuantifier::None,
+                left,
+                right,
+            } => {
+                self.body(left)?;
+                self.body(right)
+            }
             SetExpr::SetOperation { op, right, .. } => {
                 let word = op.to_string();
                 self.refuse(&word, self.text.keyword_before(right.span().start, &word))
@@ -99,8 +109,8 @@ impl Validator<'_> {
 
     fn select(self, select: &Select) -> Result<(), SqlError> {
         let start = select.select_token.0.span.start;
-        if matches!(select.distinct, Some(Distinct::Distinct | Distinct::On(_))) {
-            return self.refuse("SELECT DISTINCT", self.text.keyword_after(start, "DISTINCT"));
+        if matches!(select.distinct, Some(Distinct::On(_))) {
+            return self.refuse("DISTINCT ON", self.text.keyword_after(start, "DISTINCT"));
         }
         self.rare_clauses(select, start)?;
         self.from(select, start)?;
@@ -137,16 +147,36 @@ impl Validator<'_> {
     }
 
     fn from(self, select: &Select, start: Location) -> Result<(), SqlError> {
-        match select.from.as_slice() {
-            [] => self.refuse("SELECT without FROM", start),
-            [TableWithJoins { relation, joins }] => {
-                self.relation(relation)?;
-                match joins.first() {
-                    None => Ok(()),
-                    Some(join) => self.refuse("JOIN", self.text.keyword_before(join.relation.span().start, "JOIN")),
-                }
+        let Some(first) = select.from.first() else { return self.refuse("SELECT without FROM", start) };
+        if let TableFactor::UNNEST { .. } = first.relation {
+            let at = self.text.keyword_before(first.relation.span().start, "UNNEST");
+            return self.refuse("UNNEST without a table before it", at);
+        }
+        for from in &select.from {
+            self.relation(&from.relation)?;
+            from.joins.iter().try_for_each(|join| self.joined(join))?;
+        }
+        match select.from.iter().skip(1).find(|from| !matches!(from.relation, TableFactor::UNNEST { .. })) {
+            Some(second) => self.refuse("JOIN (a second table in FROM)", second.relation.span().start),
+            None => Ok(()),
+        }
+    }
+
+    fn joined(self, join: &Join) -> Result<(), SqlError> {
+        let Join { relation, global, join_operator } = join;
+        let at = self.text.keyword_before(relation.span().start, "JOIN");
+        if *global || !matches!(relation, TableFactor::UNNEST { .. }) {
+            return self.refuse("JOIN", at);
+        }
+        match join_operator {
+            JoinOperator::CrossJoin(JoinConstraint::None) => self.relation(relation),
+            JoinOperator::Left(JoinConstraint::On(condition))
+            | JoinOperator::LeftOuter(JoinConstraint::On(condition))
+                if matches!(condition, Expr::Value(ValueWithSpan { value: Value::Boolean(true), .. })) =>
+            {
+                self.relation(relation)
             }
-            [_, second, ..] => self.refuse("JOIN (a second table in FROM)", second.relation.span().start),
+            _ => self.refuse("UNNEST other than by CROSS JOIN or LEFT JOIN … ON TRUE", at),
         }
     }
 
@@ -185,7 +215,17 @@ impl Validator<'_> {
             TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => self.query(subquery),
             TableFactor::Derived { .. } => self.refuse("LATERAL", at),
             TableFactor::TableFunction { .. } | TableFactor::Function { .. } => self.refuse("a table function", at),
-            TableFactor::UNNEST { .. } => self.refuse("UNNEST", at),
+            TableFactor::UNNEST {
+                alias: _,
+                array_exprs,
+                with_offset: false,
+                with_offset_alias: None,
+                with_ordinality: _,
+            } => match array_exprs.as_slice() {
+                [array] => self.scalar(array, "UNNEST"),
+                _ => self.refuse("UNNEST of several arrays", at),
+            },
+            TableFactor::UNNEST { .. } => self.refuse("WITH OFFSET", at),
             TableFactor::NestedJoin { .. } => self.refuse("JOIN", at),
             TableFactor::MatchRecognize { .. } => self.refuse("MATCH_RECOGNIZE", at),
             _ => self.refuse("this kind of table", at),

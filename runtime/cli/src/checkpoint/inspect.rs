@@ -65,7 +65,8 @@ pub(super) async fn inspect(place: &Place, rows: usize, format: Format) -> Resul
     Ok(())
 }
 
-async fn choose(place: &Place) -> Result<(String, Metadata), CommandError> {
+/// The checkpoint at the place, or the newest one below it.
+pub(crate) async fn choose(place: &Place) -> Result<(String, Metadata), CommandError> {
     if let Some(metadata) = read_metadata(place, &place.uri).await? {
         return Ok((place.uri.clone(), metadata));
     }

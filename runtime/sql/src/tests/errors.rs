@@ -111,10 +111,15 @@ fn query_clauses_that_do_not_run_yet() {
     let refused = |marked: &str, what: &str| {
         check(SqlErrorKind::Unsupported, marked, &format!("{what} is not supported yet"));
     };
-    refused("INSERT INTO two SELECT «DISTINCT app_id, url FROM page_views", "SELECT DISTINCT");
+    refused("INSERT INTO two SELECT «DISTINCT ON (app_id) app_id, url FROM page_views", "DISTINCT ON");
+    refused("INSERT INTO two SELECT a FROM «UNNEST(SPLIT('a', 'b')) AS t(a)", "UNNEST without a table before it");
+    refused(
+        "INSERT INTO two SELECT a FROM page_views «JOIN UNNEST(SPLIT(url, 'b')) AS t(a) ON a = app_id",
+        "UNNEST other than by CROSS JOIN or LEFT JOIN … ON TRUE",
+    );
     refused("INSERT INTO two SELECT app_id, url FROM page_views «ORDER BY 1", "ORDER BY");
     refused("INSERT INTO two SELECT app_id, url FROM page_views «LIMIT 3", "LIMIT");
-    refused("INSERT INTO two SELECT app_id, url FROM page_views «UNION ALL SELECT a, b FROM two", "UNION");
+    refused("INSERT INTO two SELECT app_id, url FROM page_views «EXCEPT SELECT a, b FROM two", "EXCEPT");
     refused("INSERT INTO two SELECT app_id, url FROM page_views p\n  «JOIN pv ON p.app_id = pv.app_id", "JOIN");
     refused("INSERT INTO two SELECT app_id, url FROM page_views, «pv", "JOIN (a second table in FROM)");
     refused(
@@ -334,7 +339,7 @@ fn things_declared_twice() {
     check(
         Duplicate,
         "INSERT INTO log SELECT app_id, ms FROM page_views; INSERT INTO log «SELECT url, ms FROM page_views",
-        "two operators would have the id 'log.source(page_views)': give one of the statements another name with \
+        "two operators would have the id 'log.calc(1)': give one of the statements another name with \
          SELECT /*+ UID('name') */ …",
     );
 }
@@ -353,9 +358,24 @@ fn hints() {
         "the hint UID takes one name in single quotes, as in /*+ UID('page views') */",
     );
     check(
+        Hint,
+        "INSERT INTO two «SELECT /*+ STATE_TTL('page_view' = '1d') */ app_id, url FROM page_views",
+        "the hint STATE_TTL names 'page_view', which is not in this FROM; did you mean 'page_views'?",
+    );
+    check(
+        Hint,
+        "INSERT INTO two «SELECT /*+ STATE_TTL('p' = '1 day', 'p' = 'x') */ app_id, url FROM page_views p",
+        "the hint STATE_TTL: 'x' does not begin with a whole number",
+    );
+    check(
+        Hint,
+        "INSERT INTO two «SELECT /*+ STATE_TTL(p) */ app_id, url FROM page_views p",
+        "the hint STATE_TTL takes tables with durations, as in /*+ STATE_TTL('orders' = '1 d') */",
+    );
+    check(
         Unsupported,
-        "INSERT INTO two «SELECT /*+ STATE_TTL('a' = '1d') */ app_id, url FROM page_views",
-        "the hint STATE_TTL is not supported yet",
+        "INSERT INTO two «SELECT /*+ OPTIONS('a' = '1d') */ app_id, url FROM page_views",
+        "the hint OPTIONS is not supported yet",
     );
 }
 

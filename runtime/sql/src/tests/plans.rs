@@ -41,6 +41,14 @@ plans! {
     computed_column_and_watermark: "CREATE TABLE t (a INT, twice AS a * 2 COMMENT 'of it', b BIGINT, at AS TO_TIMESTAMP_LTZ(b, 3), WATERMARK FOR at AS at - INTERVAL '5' SECOND) WITH ('connector' = 'source'); INSERT INTO log SELECT DATE_FORMAT(at, 'yyyy'), twice FROM t";
     functions_of_flink: "INSERT INTO two SELECT CONCAT(url, IF(ms > 3, 'a', 'b')), CAST(ts AS STRING) FROM page_views WHERE EXTRACT(YEAR FROM ts) = 2024 AND MOD(ms, 2) = 1 AND YEAR(ts) > 3";
     parallelism_is_set: "SET 'parallelism.default' = '2'; INSERT INTO log SELECT app_id, ms FROM page_views";
+    unnest: "INSERT INTO pv SELECT word, COUNT(*) FROM page_views CROSS JOIN UNNEST(SPLIT(url, '/')) AS t(word) WHERE word <> '' GROUP BY word";
+    unnest_that_keeps_rows: "INSERT INTO log SELECT w || p.app_id, i FROM page_views p LEFT JOIN UNNEST(SPLIT(p.url, '/')) WITH ORDINALITY AS t(w, i) ON TRUE";
+    unnest_of_a_constant: "INSERT INTO two SELECT a, b FROM page_views, UNNEST(SPLIT('x y', ' ')) t(a), UNNEST(SPLIT(a, '')) u(b) WHERE ms > 1";
+    union_all: "INSERT INTO changes SELECT app_id, ms FROM page_views WHERE ms > 1 UNION ALL SELECT url, 1 FROM page_views UNION ALL SELECT 'x', COUNT(*) FROM page_views";
+    union: "INSERT INTO two SELECT app_id, url FROM page_views UNION SELECT url, app_id FROM page_views";
+    count_over_a_union: "INSERT INTO pv SELECT k, COUNT(*) FROM (SELECT app_id AS k FROM page_views UNION ALL SELECT app_id FROM page_views) t GROUP BY k";
+    distinct: "INSERT INTO two SELECT DISTINCT LOWER(app_id), url FROM page_views WHERE ms > 1";
+    distinct_over_counts: "INSERT INTO changes SELECT DISTINCT 'x', COUNT(*) FROM page_views GROUP BY app_id";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 
@@ -174,4 +182,52 @@ fn options_are_handed_on_as_written() {
     let asked = connectors.asked.into_inner().unwrap();
     let source = asked.iter().find(|table| table.name == "a").unwrap();
     assert_eq!(source.option("topic"), Some("${secret:kafka/topic}"));
+}
+
+#[test]
+fn a_table_is_read_once_whoever_reads_it() {
+    let program = plan(
+        "INSERT INTO log SELECT app_id, ms FROM page_views WHERE ms > 1;
+         INSERT INTO two SELECT app_id, url FROM page_views;
+         INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id;",
+    );
+    let sources: Vec<_> = program.vertices.iter().filter_map(|vertex| vertex.source.as_ref()).collect();
+    assert_eq!(sources.len(), 1);
+    assert_eq!(sources[0].0.0, "log.source(page_views)");
+    let names: Vec<&str> =
+        program.vertices[0].output_schema.fields().iter().map(|field| field.name().as_str()).collect();
+    assert_eq!(names, ["app_id", "url", "ms"]);
+    assert_eq!(program.graph.edges.iter().filter(|edge| edge.from.0 == 0).count(), 3);
+}
+
+#[test]
+fn tables_are_read_in_every_place_when_that_is_set() {
+    assert_eq!(
+        uids(
+            "SET 'table.optimizer.reuse-source-enabled' = 'false';
+             INSERT INTO log SELECT app_id, ms FROM page_views UNION ALL SELECT url, ms FROM page_views;
+             INSERT INTO two SELECT app_id, url FROM page_views"
+        ),
+        ["log.source(page_views)", "log.source(page_views)#2", "log.sink", "two.source(page_views)", "two.sink"]
+    );
+}
+
+#[test]
+fn ids_of_equal_operators_in_one_statement_differ() {
+    let counts = "SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id";
+    assert_eq!(
+        uids(&format!("INSERT INTO changes {counts} UNION ALL {counts}")),
+        [
+            "changes.source(page_views)",
+            "changes.group-aggregate(app_id)",
+            "changes.group-aggregate(app_id)#2",
+            "changes.sink"
+        ]
+    );
+    assert_eq!(
+        uids(&format!(
+            "INSERT INTO changes SELECT DISTINCT * FROM ({counts} UNION ALL SELECT url, ms FROM page_views)"
+        ))[2..],
+        ["changes.[group-aggregate(app_id)|].distinct(*)", "changes.sink"]
+    );
 }

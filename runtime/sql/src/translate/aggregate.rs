@@ -1,4 +1,4 @@
-//! GROUP BY: rows are exchanged by the key groups of their keys, then aggregated per key.
+//! GROUP BY and DISTINCT: rows are exchanged by the key groups of their keys, then aggregated per key.
 //!
 //! Before the exchange the stream is cut down to keys and arguments. Without keys there is one group, so one subtask.
 
@@ -6,11 +6,13 @@ use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
+use crate::uid::{Stateful, StatefulKind};
 use arrow::datatypes::FieldRef;
 use datafusion_expr::Expr;
 use datafusion_expr::logical_plan::Aggregate;
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The columns that cross the exchange, each once, with the name people know it by.
@@ -38,10 +40,14 @@ impl Inputs {
 }
 
 impl Translator<'_> {
-    pub(super) fn aggregate(&mut self, stream: Stream, node: &Aggregate) -> Result<Stream, SqlError> {
-        let Some(uid) = self.aggregates.pop() else {
-            return Err(self.internal("the plan has an aggregation that the statement does not have"));
-        };
+    /// GROUP BY. `needs_before`: whether updates are sent with the row as it was before.
+    pub(super) fn aggregate(
+        &mut self,
+        stream: Stream,
+        node: &Aggregate,
+        needs_before: bool,
+    ) -> Result<Stream, SqlError> {
+        let stateful = self.next_stateful(StatefulKind::Aggregate)?;
         let mut inputs = Inputs::default();
         let mut keys = Vec::new();
         for key in &node.group_expr {
@@ -53,43 +59,81 @@ impl Translator<'_> {
         }
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let description = describe(&key_names, &calls);
+        let changes = stream.updates.is_some() || !calls.is_empty();
         let stream = self.only(stream, inputs.outputs);
-        let schema = Arc::clone(stream.chain.schema());
         let spec = GroupAggregateSpec {
-            input: Arc::clone(&schema),
-            keys: keys.clone(),
+            input: Arc::clone(stream.chain.schema()),
+            keys,
             key_names: key_names.clone(),
             calls,
-            // Another aggregation above must take back what it has counted.
-            emit_update_before: self.sends_update_before || !self.aggregates.is_empty(),
-            changelog: stream.updates.is_some(),
-            ttl: None,
+            emit_update_before: needs_before,
         };
-        let factory = GroupAggregateFactory::new(spec).map_err(|error| self.invalid(&error.to_string()))?;
-        let parallelism = if keys.is_empty() { 1 } else { self.options.parallelism };
-        let from = self.close(stream.chain)?;
-        let mut chain = Chain::from_edge(from, Partitioning::Hash { keys }, parallelism, schema);
-        let info = OperatorInfo { uid, kind: OperatorKind::Keyed, description: description.clone() };
-        chain.push(info, &format!("GroupAggregate[{}]", key_names.join(", ")), Arc::new(factory));
-        self.aggregated(chain, node, Updates { node: description, keys: key_names, are_filtered: false })
+        let name = format!("GroupAggregate[{}]", key_names.join(", "));
+        let chain = self.grouped(stream.chain, spec, stateful, &name, description.clone())?;
+        let updates = Updates { node: description, keys: Some(key_names), are_filtered: false };
+        self.aggregated(chain, node, Some(updates).filter(|_| changes))
+    }
+
+    /// DISTINCT: a group of no aggregates.
+    pub(super) fn distinct(&mut self, stream: Stream) -> Result<Stream, SqlError> {
+        let stateful = self.next_stateful(StatefulKind::Distinct)?;
+        let mut stream = self.fuse(stream);
+        let columns = stream.schema.fields().len();
+        stream.calc.outputs.truncate(columns);
+        make_names_unique(&mut stream.calc.outputs);
+        let names: Vec<String> = stream.calc.outputs.iter().map(|output| output.field.name().clone()).collect();
+        let stream = self.fuse(stream);
+        let spec = GroupAggregateSpec {
+            input: Arc::clone(stream.chain.schema()),
+            keys: (0..columns).collect(),
+            key_names: names.clone(),
+            calls: Vec::new(),
+            emit_update_before: true,
+        };
+        let description = format!("Distinct(columns=[{}])", names.join(", "));
+        let chain = self.grouped(stream.chain, spec, stateful, "Distinct", description.clone())?;
+        let updates = stream.updates.map(|_| Updates { node: description, keys: Some(names), are_filtered: false });
+        let calc = Calc::identity(chain.schema());
+        Ok(Stream { chain, calc, schema: stream.schema, lineage: (0..columns).map(Lineage::Key).collect(), updates })
+    }
+
+    /// A chain that begins with the operator, behind an exchange by its keys.
+    fn grouped(
+        &mut self,
+        below: Chain,
+        spec: GroupAggregateSpec,
+        stateful: Stateful,
+        name: &str,
+        description: String,
+    ) -> Result<Chain, SqlError> {
+        let (keys, schema) = (spec.keys.clone(), Arc::clone(&spec.input));
+        let factory = GroupAggregateFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;
+        let from = self.close(below)?;
+        let (is_global, parallelism) = (keys.is_empty(), self.statement.options.parallelism);
+        let chain = Chain::from_edge(from, Partitioning::Hash { keys }, parallelism, schema);
+        // Without keys there is one group.
+        let mut chain = if is_global { chain.single() } else { chain };
+        let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
+        chain.push(info, name, Arc::new(factory));
+        Ok(chain)
     }
 
     /// The stream behind an aggregation, whose columns the engine must type as the plan does.
-    fn aggregated(&self, chain: Chain, node: &Aggregate, updates: Updates) -> Result<Stream, SqlError> {
+    fn aggregated(&self, chain: Chain, node: &Aggregate, updates: Option<Updates>) -> Result<Stream, SqlError> {
         let (planned, made) = (node.schema.fields(), chain.schema().fields());
         let differs = |(planned, made): (&FieldRef, &FieldRef)| planned.data_type() != made.data_type();
         if planned.len() != made.len() || planned.iter().zip(made).any(differs) {
-            return Err(self.internal(&format!("{} gives other columns than planned: {made:?}", updates.node)));
+            return Err(self.statement.internal(&format!("an aggregation gives other columns than planned: {made:?}")));
         }
         let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
         lineage.resize(planned.len(), Lineage::Other);
         let calc = Calc::identity(chain.schema());
-        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates: Some(updates) })
+        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates })
     }
 
     fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
         let compiled = calc::compile(expression, "", &stream.schema, &stream.calc);
-        let output = compiled.map_err(|error| self.planning(&error))?;
+        let output = compiled.map_err(|error| self.statement.planning(&error))?;
         let text = match &output.value {
             Value::Column(index) => stream.schema.field(*index).name().clone(),
             Value::Computed(expression) => calc::sql(expression),
@@ -102,38 +146,53 @@ impl Translator<'_> {
     /// A call by its text without aliases, so that the state's columns do not depend on them.
     fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
         let Expr::AggregateFunction(function) = call.clone().unalias() else {
-            return Err(self.internal(&format!("not an aggregate call: {call}")));
+            return Err(self.statement.internal(&format!("not an aggregate call: {call}")));
         };
         let parameters = &function.params;
         if parameters.distinct || parameters.filter.is_some() || !parameters.order_by.is_empty() {
-            return Err(self.unsupported(&format!("{call}")));
+            return Err(self.statement.unsupported(&format!("{call}")));
         }
-        let (kind, argument, name) = match (function.func.name(), parameters.args.as_slice()) {
-            ("count", [Expr::Literal(value, _)]) if !value.is_null() => {
-                (AggregateKind::Count, None, "COUNT(*)".to_owned())
-            }
+        let (kind, name) = match (function.func.name(), parameters.args.as_slice()) {
+            ("count", [Expr::Literal(value, _)]) if !value.is_null() => (AggregateKind::Count, "COUNT(*)".to_owned()),
             ("count", [argument]) => {
                 let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::Count, Some(input), format!("COUNT({})", inputs.texts[input]))
+                (AggregateKind::CountColumn(input), format!("COUNT({})", inputs.texts[input]))
             }
             ("sum", [argument]) => {
                 let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::Sum, Some(input), format!("SUM({})", inputs.texts[input]))
+                (AggregateKind::Sum(input), format!("SUM({})", inputs.texts[input]))
             }
-            _ => return Err(self.unsupported(&call.to_string())),
+            _ => return Err(self.statement.unsupported(&call.to_string())),
         };
-        Ok(AggregateCall::new(kind, argument, &name))
+        Ok(AggregateCall { kind, name })
     }
 
     /// Cuts a stream down to these columns and makes what is pending an operator.
     fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Stream {
         if outputs.is_empty() && stream.calc.keeps_columns() {
             // COUNT(*) without keys needs no column, but rows need one to be counted by.
-            stream.calc.outputs = Calc::identity(&stream.calc.input).outputs;
-            stream.calc.outputs.truncate(1);
+            stream.calc.outputs.clear();
+            stream.calc.keep_one();
         }
         let stream = self.project(stream, outputs);
         self.fuse(stream)
+    }
+}
+
+/// Columns of state go by their names.
+pub(super) fn make_names_unique(outputs: &mut [Output]) {
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    for output in outputs {
+        let mut name = output.field.name().clone();
+        for number in 2.. {
+            if names.insert(name.clone()) {
+                break;
+            }
+            name = format!("{}#{number}", output.field.name());
+        }
+        if name != *output.field.name() {
+            output.field = Arc::new(output.field.as_ref().clone().with_name(&name));
+        }
     }
 }
 

@@ -1,45 +1,128 @@
-//! Scans: the source reads only the columns that the query needs.
+//! Scans: a table is read once, whoever reads it, and only the columns that are needed.
+//!
+//! A table that stands in one place of the program is the beginning of a chain there. One that stands in several is a
+//! vertex of its own with the columns that all of them need; its id is that of the first statement that reads it.
 
-use super::{Lineage, Stream, Translator};
-use crate::calc::Calc;
-use crate::catalog::Table;
+use super::{Lineage, Statement, Stream, Translator};
+use crate::calc::{Calc, Output, Value};
+use crate::catalog::{Table, Tables};
 use crate::error::SqlError;
-use crate::graph::Chain;
+use crate::graph::{Chain, Upstream};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_expr::LogicalPlan;
 use datafusion_expr::logical_plan::TableScan;
 use sluice_engine::source::SourceFactory;
-use sluice_protocol::graph::{OperatorInfo, OperatorKind};
+use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What all statements read.
+#[derive(Default)]
+pub(crate) struct Sources {
+    tables: BTreeMap<String, Scans>,
+}
+
+/// The scans of one table.
+#[derive(Default)]
+struct Scans {
+    count: usize,
+    columns: BTreeSet<usize>,
+    /// Once it was opened, when there are several scans: where it is, and which columns it reads.
+    shared: Option<(Upstream, Vec<usize>, SchemaRef)>,
+}
+
+impl Sources {
+    /// Looks at the optimised plan of a statement.
+    pub(crate) fn add(&mut self, tables: &Tables, plan: &LogicalPlan) {
+        let _: datafusion_common::Result<TreeNodeRecursion> = plan.apply(|node| {
+            if let LogicalPlan::TableScan(scan) = node
+                && let Some(table) = tables.get(scan.table_name.table())
+            {
+                let scans = self.tables.entry(table.name().to_owned()).or_default();
+                scans.count += 1;
+                scans.columns.extend(scan.projection.clone().unwrap_or_else(|| all_columns(table)));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+    }
+}
 
 impl Translator<'_> {
     pub(super) fn scan(&mut self, scan: &TableScan) -> Result<Stream, SqlError> {
-        let tables = self.tables;
+        let tables = self.statement.tables;
         let name = scan.table_name.table();
         let Some(table) = tables.get(name) else {
-            return Err(self.internal(&format!("the plan scans table '{name}', which is not declared")));
+            let message = format!("the plan scans table '{name}', which is not declared");
+            return Err(self.statement.internal(&message));
         };
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| all_columns(table));
-        let (factory, schema) = self.source(table, &wanted)?;
-        if factory.schema().fields() != schema.fields() {
-            return Err(self.internal(&format!("the connector of table '{name}' reads other columns than asked for")));
+        let is_shared = self.sources.tables.get(name).is_some_and(|scans| scans.count > 1);
+        let (chain, calc) = if is_shared {
+            let (upstream, columns, schema) = self.shared(table)?;
+            let mut calc = Calc::identity(&schema);
+            let place = |wanted: &usize| columns.iter().position(|column| column == wanted);
+            let output = |index: usize| Output {
+                field: Arc::clone(&schema.fields()[index]),
+                value: Value::Column(index),
+                not_null: None,
+            };
+            calc.outputs = wanted.iter().filter_map(place).map(output).collect();
+            let parallelism = self.statement.options.parallelism;
+            (Chain::from_edge(vec![upstream], Partitioning::Forward, parallelism, schema), calc)
+        } else {
+            let (chain, schema) = self.source_chain(table, &wanted)?;
+            let mut calc = Calc::identity(&schema);
+            calc.outputs.truncate(wanted.len());
+            (chain, calc)
+        };
+        if calc.outputs.len() != wanted.len() {
+            return Err(self.statement.internal(&format!("table '{name}' is read without a column that is needed")));
         }
+        let lineage = vec![Lineage::Other; wanted.len()];
+        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates: None })
+    }
+
+    /// The vertex of a table that is read in several places.
+    fn shared(&mut self, table: &Table) -> Result<(Upstream, Vec<usize>, SchemaRef), SqlError> {
+        let known = self.sources.tables.get(table.name());
+        if let Some(shared) = known.and_then(|scans| scans.shared.clone()) {
+            return Ok(shared);
+        }
+        let wanted: Vec<usize> = known.map(|scans| scans.columns.iter().copied().collect()).unwrap_or_default();
+        let (chain, schema) = self.source_chain(table, &wanted)?;
+        let upstreams = self.close(chain)?;
+        let Some(upstream) = upstreams.into_iter().next() else {
+            return Err(self.statement.internal("a source made no vertex"));
+        };
+        let shared = (upstream, wanted, schema);
+        if let Some(scans) = self.sources.tables.get_mut(table.name()) {
+            scans.shared = Some(shared.clone());
+        }
+        Ok(shared)
+    }
+
+    fn source_chain(&mut self, table: &Table, wanted: &[usize]) -> Result<(Chain, SchemaRef), SqlError> {
+        let name = table.name();
+        let (factory, schema) = self.statement.source(table, wanted)?;
+        if factory.schema().fields() != schema.fields() {
+            let message = format!("the connector of table '{name}' reads other columns than asked for");
+            return Err(self.statement.internal(&message));
+        }
+        let number = self.scans.entry(name.to_owned()).or_default();
+        *number += 1;
         let info = OperatorInfo {
-            uid: self.uids.source(name),
+            uid: self.uids.source(name, *number),
             kind: OperatorKind::Source,
             description: format!("TableSourceScan(table=[{name}], fields=[{}]{})", names(&schema), watermark(table)),
         };
-        let mut calc = Calc::identity(&schema);
-        calc.outputs.truncate(wanted.len());
-        let parallelism = self.options.parallelism;
-        Ok(Stream {
-            chain: Chain::from_source(info, format!("Source: {name}"), factory, parallelism, schema),
-            calc,
-            schema: Arc::clone(&scan.projected_schema),
-            lineage: vec![Lineage::Other; wanted.len()],
-            updates: None,
-        })
+        let parallelism = self.statement.options.parallelism;
+        let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, Arc::clone(&schema));
+        Ok((chain, schema))
     }
+}
 
+impl Statement<'_> {
     /// A source whose first columns are the wanted ones. The table is checked as declared; a connector that refuses
     /// to read a part of it, since its options speak of other columns, reads all.
     fn source(&self, table: &Table, wanted: &[usize]) -> Result<(Arc<dyn SourceFactory>, SchemaRef), SqlError> {

@@ -3,7 +3,7 @@
 //! Column checks and implicit casts follow Flink's; what a sink takes it declares itself (S7).
 
 use super::scan::names;
-use super::{Lineage, Stream, Translator, Updates};
+use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::catalog::Table;
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::types::{is_implicit, sql_name};
@@ -32,7 +32,7 @@ impl Target<'_> {
     }
 }
 
-impl<'a> Translator<'a> {
+impl<'a> Statement<'a> {
     /// Checks the query's columns against the sink's, and asks the connector for the sink.
     pub(crate) fn target(&self, query: &SchemaRef) -> Result<Target<'a>, SqlError> {
         let table = self.tables.resolve(self.text, &self.insert.table)?;
@@ -142,15 +142,17 @@ impl<'a> Translator<'a> {
             .and_then(|expressions| LogicalPlanBuilder::from(plan.clone()).project(expressions)?.build())
             .map_err(|error| self.planning(&error))
     }
+}
 
+impl Translator<'_> {
     /// Ends a stream of the sink's columns at the sink.
-    pub(crate) fn write(&mut self, mut stream: Stream, target: Target<'a>) -> Result<(), SqlError> {
+    pub(crate) fn write(&mut self, mut stream: Stream, target: Target<'_>) -> Result<(), SqlError> {
         if let Some(updates) = &stream.updates {
             self.check_changes(&stream, updates, &target)?;
         }
         let name = target.table.name();
         if stream.calc.outputs.len() != target.schema.fields().len() {
-            return Err(self.internal(&format!("the plan does not give the columns of table '{name}'")));
+            return Err(self.statement.internal(&format!("the plan does not give the columns of table '{name}'")));
         }
         for (output, field) in stream.calc.outputs.iter_mut().zip(target.schema.fields()) {
             if !field.is_nullable() && output.field.is_nullable() {
@@ -178,7 +180,7 @@ impl<'a> Translator<'a> {
                     target.table.name(),
                     updates.node,
                 );
-                Err(self.text.error(SqlErrorKind::Changelog, self.insert.table.span.start, message))
+                Err(self.statement.text.error(SqlErrorKind::Changelog, self.statement.insert.table.span.start, message))
             }
             AcceptedKinds::Upsert => self.check_upsert(stream, updates, target),
         }
@@ -188,17 +190,26 @@ impl<'a> Translator<'a> {
     /// overwrite each other) nor more (a changed value would leave the old row behind).
     fn check_upsert(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
         let table = target.table;
-        let at = self.insert.table.span.start;
+        let at = self.statement.insert.table.span.start;
         if updates.are_filtered {
             // A row that no longer passes would have to be deleted by its key.
             let what = format!("a filter over an aggregation (HAVING) into the upsert sink '{}'", table.name());
-            return Err(self.text.unsupported(&what, at));
+            return Err(self.statement.text.unsupported(&what, at));
         }
         if table.definition.primary_key.is_empty() {
             let message = format!("table sink '{}' takes updates by key: declare a PRIMARY KEY", table.name());
-            return Err(self.text.error(SqlErrorKind::Changelog, at, message));
+            return Err(self.statement.text.error(SqlErrorKind::Changelog, at, message));
         }
-        let mut covered = vec![false; updates.keys.len()];
+        let Some(keys) = &updates.keys else {
+            let message = format!(
+                "the upsert sink '{}' takes updates by key, but the rows of {} have no key whose changes come in order: \
+                 write to a sink that takes all changes",
+                table.name(),
+                updates.node,
+            );
+            return Err(self.statement.text.error(SqlErrorKind::Changelog, at, message));
+        };
+        let mut covered = vec![false; keys.len()];
         for position in &table.definition.primary_key {
             let column = table.schema.field(*position);
             match stream.lineage.get(*position).copied().unwrap_or(Lineage::Other) {
@@ -209,10 +220,10 @@ impl<'a> Translator<'a> {
                         "the PRIMARY KEY of table sink '{}' must be the query's grouping key ({}), but its column \
                          '{}' is not part of that and changes",
                         table.name(),
-                        updates.keys.join(", "),
+                        keys.join(", "),
                         column.name(),
                     );
-                    return Err(self.text.error(SqlErrorKind::Changelog, at, message));
+                    return Err(self.statement.text.error(SqlErrorKind::Changelog, at, message));
                 }
             }
         }
@@ -223,10 +234,10 @@ impl<'a> Translator<'a> {
                     "the PRIMARY KEY of table sink '{}' must be the query's grouping key ({}), but lacks '{}': rows \
                      of different groups would overwrite each other",
                     table.name(),
-                    updates.keys.join(", "),
-                    updates.keys[missing],
+                    keys.join(", "),
+                    keys[missing],
                 );
-                Err(self.text.error(SqlErrorKind::Changelog, at, message))
+                Err(self.statement.text.error(SqlErrorKind::Changelog, at, message))
             }
         }
     }

@@ -1,7 +1,10 @@
 //! Page views, and what each statement makes of them: computed row by row, without SQL.
 
-use crate::memory::SinkContent;
+use super::memory::SinkContent;
+use arrow::array::{Int32Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// One row of the table `page_views`.
 #[derive(Debug, Clone)]
@@ -25,6 +28,27 @@ pub(crate) fn generate(seed: u64, rows: usize) -> Vec<View> {
         ratio: (random.u8(..7) > 0).then(|| f64::from(random.i16(..))),
     };
     (0..rows).map(view).collect()
+}
+
+/// The table `owners` (app_id STRING, owner STRING, quota INT): some apps have none, some several, some rows no app.
+pub(crate) fn owners(seed: u64) -> Vec<RecordBatch> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("app_id", DataType::Utf8, true),
+        Field::new("owner", DataType::Utf8, true),
+        Field::new("quota", DataType::Int32, true),
+    ]));
+    let split = |_| {
+        let rows = random.usize(1..9);
+        let app =
+            (0..rows).map(|_| (random.u8(..8) > 0).then(|| format!("app{}", random.u8(..30)))).collect::<StringArray>();
+        let owner = (0..rows).map(|_| (random.u8(..8) > 0).then(|| format!("owner{}", random.u8(..4))));
+        let owner = owner.collect::<StringArray>();
+        let quota = (0..rows).map(|_| (random.u8(..5) > 0).then(|| random.i32(-100..700))).collect::<Int32Array>();
+        RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(app), Arc::new(owner), Arc::new(quota)])
+            .expect("it fits")
+    };
+    (0..4).map(split).collect()
 }
 
 fn text(value: Option<impl ToString>) -> String {

@@ -1,7 +1,7 @@
-//! Connectors in memory: `rows` reads the views in splits, `collect` keeps what is written with its kinds.
+//! Connectors in memory: `rows` reads the views and their owners in splits, `collect` keeps what is written with its kinds.
 
-use crate::job::Cut;
-use crate::views::View;
+use super::job::Cut;
+use super::views::{self, View};
 use arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -42,6 +42,7 @@ struct Collected {
 /// The catalog of one test.
 pub(crate) struct Connectors {
     splits: Arc<Vec<RecordBatch>>,
+    owners: Arc<Vec<RecordBatch>>,
     rows_read: Arc<AtomicUsize>,
     collected: Mutex<Option<Arc<Collected>>>,
 }
@@ -49,7 +50,17 @@ pub(crate) struct Connectors {
 impl Connectors {
     pub(crate) fn new(views: &[View]) -> Self {
         let splits = (0..SPLITS).map(|split| batch(&of_split(views, split).collect::<Vec<_>>()));
-        Self { splits: Arc::new(splits.collect()), rows_read: Arc::default(), collected: Mutex::new(None) }
+        let owners = Arc::new(views::owners(views.len() as u64));
+        Self { splits: Arc::new(splits.collect()), owners, rows_read: Arc::default(), collected: Mutex::new(None) }
+    }
+
+    /// The rows of a table, in splits: `page_views` or `owners`.
+    pub(crate) fn table(&self, name: &str) -> &Arc<Vec<RecordBatch>> {
+        match name {
+            "page_views" => &self.splits,
+            "owners" => &self.owners,
+            other => panic!("there is no table '{other}'"),
+        }
     }
 
     /// Rows of the input.
@@ -166,7 +177,8 @@ impl ConnectorCatalog for Connectors {
     fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
         assert_eq!(table.option("connector"), Some("rows"));
         let schema = Arc::clone(&table.schema);
-        Ok(Arc::new(Rows { schema, splits: Arc::clone(&self.splits), rows_read: Arc::clone(&self.rows_read) }))
+        let splits = Arc::clone(self.table(&table.name));
+        Ok(Arc::new(Rows { schema, splits, rows_read: Arc::clone(&self.rows_read) }))
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {

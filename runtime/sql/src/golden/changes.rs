@@ -2,13 +2,13 @@
 //!
 //! The expected rows come from the views that were read before the cut and those after it, counted without SQL.
 
-use crate::job::{Cut, Job};
-use crate::memory::{Connectors, SinkContent, read_before};
-use crate::views::{self, View};
-use crate::{MAX_PARALLELISM, cut_of, differences};
+use super::job::{Cut, Job};
+use super::memory::{Connectors, SinkContent, read_before};
+use super::views::{self, View};
+use super::{MAX_PARALLELISM, cut_of, differences};
+use crate::PlanOptions;
 use sluice_protocol::message::Alignment;
 use sluice_protocol::metadata::RestoreError;
-use sluice_sql::PlanOptions;
 use std::collections::BTreeMap;
 
 const COUNTS: &str = "SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id";
@@ -32,7 +32,7 @@ fn job(sql: &str, connectors: &Connectors, parallelism: u32, seed: u64) -> Job {
 }
 
 fn job_of(sql: &str, connectors: &Connectors, options: PlanOptions, seed: u64) -> Job {
-    Job::new(sluice_sql::plan(sql, &options, connectors).unwrap_or_else(|error| panic!("{error}\n{sql}")), seed)
+    Job::new(crate::plan(sql, &options, connectors).unwrap_or_else(|error| panic!("{error}\n{sql}")), seed)
 }
 
 /// A job that was cut in the middle.

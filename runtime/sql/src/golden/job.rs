@@ -4,7 +4,7 @@
 //! handed out as a JobManager would. Half of the channels lead to another process, as it were: through two queues,
 //! and frames as bytes between them.
 
-use crate::memory::Connectors;
+use super::memory::Connectors;
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};

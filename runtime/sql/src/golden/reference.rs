@@ -1,0 +1,269 @@
+//! What a statement must give, evaluated over the whole input at once.
+//!
+//! Takes the plan as DataFusion resolved and typed it, before any optimiser, and evaluates it node by node over
+//! materialised rows: joins as nested loops, groups by the text of their keys, aggregates by DataFusion's arithmetic of
+//! single values. Shares with the code under test how names and types are resolved, and DataFusion's expressions.
+
+use super::memory::{Connectors, SinkContent};
+use crate::PlanOptions;
+use crate::catalog::Tables;
+use crate::error::SourceText;
+use crate::expand::Expander;
+use crate::flatten;
+use crate::functions::Functions;
+use crate::parse;
+use crate::relational::Relational;
+use crate::translate::Statement;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{concat_batches, filter_record_batch, take};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion_common::{DFSchema, ScalarValue};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::logical_plan::{Aggregate, Distinct, Join};
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::{Expr, JoinType, LogicalPlan};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The rows that the sink of the only INSERT must hold.
+pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
+    let text = SourceText(sql);
+    let script = parse::parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let tables = Tables::new(text, script.tables).unwrap();
+    let functions = Functions::new();
+    let relational = Relational::new(&tables, &functions);
+    let mut inserts = script.inserts;
+    let mut expander = Expander::new(text, &tables, script.views).unwrap();
+    let [insert] = inserts.as_mut_slice() else { panic!("one INSERT INTO is wanted") };
+    expander.query(&mut insert.query).unwrap();
+    let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
+    let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
+    let plan = relational.plan(&insert.query).unwrap();
+    let target = statement.target(&plan.schema().inner().clone()).unwrap_or_else(|error| panic!("{error}"));
+    let shaped = statement.shaped(plan, &target).unwrap();
+    let mut content = SinkContent::new();
+    for row in texts(&evaluate(&shaped, connectors)) {
+        *content.entry(row.join(", ")).or_default() += 1;
+    }
+    content
+}
+
+/// Every row as texts.
+fn texts(rows: &RecordBatch) -> Vec<Vec<String>> {
+    let options = FormatOptions::default().with_null("NULL");
+    let columns: Vec<ArrayFormatter<'_>> =
+        rows.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).unwrap()).collect();
+    (0..rows.num_rows()).map(|row| columns.iter().map(|column| column.value(row).to_string()).collect()).collect()
+}
+
+fn evaluate(plan: &LogicalPlan, connectors: &Connectors) -> RecordBatch {
+    let input = |plan: &LogicalPlan| evaluate(plan, connectors);
+    match plan {
+        LogicalPlan::TableScan(scan) => {
+            let splits = connectors.table(scan.table_name.table());
+            let all = concat_batches(splits[0].schema_ref(), splits.iter()).unwrap();
+            let names = scan.projected_schema.fields().iter().map(|field| all.column_by_name(field.name()).unwrap());
+            batch(&scan.projected_schema, names.cloned().collect(), all.num_rows())
+        }
+        LogicalPlan::SubqueryAlias(alias) => renamed(&alias.schema, &input(&alias.input)),
+        LogicalPlan::Projection(projection) => {
+            let rows = input(&projection.input);
+            let made = projection.expr.iter().map(|expression| column(expression, projection.input.schema(), &rows));
+            batch(&projection.schema, made.collect(), rows.num_rows())
+        }
+        LogicalPlan::Filter(filter) => {
+            let rows = input(&filter.input);
+            let passes = column(&filter.predicate, filter.input.schema(), &rows);
+            filter_record_batch(&rows, passes.as_boolean()).unwrap()
+        }
+        LogicalPlan::Union(union) => {
+            let all: Vec<RecordBatch> = union.inputs.iter().map(|plan| renamed(&union.schema, &input(plan))).collect();
+            concat_batches(all[0].schema_ref(), all.iter()).unwrap()
+        }
+        LogicalPlan::Distinct(Distinct::All(below)) => {
+            let rows = input(below);
+            let mut seen = BTreeSet::new();
+            let first: BooleanArray = texts(&rows).into_iter().map(|row| Some(seen.insert(row))).collect();
+            filter_record_batch(&rows, &first).unwrap()
+        }
+        LogicalPlan::Join(join) => joined(join, &input(&join.left), &input(&join.right)),
+        LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, &input(&aggregate.input)),
+        LogicalPlan::Extension(extension) => {
+            let node = flatten::of_extension(extension).expect("only UNNEST is an extension");
+            let below = node.input().unwrap();
+            let rows = input(below);
+            let lists = column(&node.list, below.schema(), &rows);
+            flattened(plan.schema(), &rows, &lists, node.has_ordinality, node.is_outer)
+        }
+        other => panic!("the reference does not know {}", other.display()),
+    }
+}
+
+/// Rows with all columns nullable, so that no node has to care.
+fn batch(schema: &DFSchema, columns: Vec<ArrayRef>, rows: usize) -> RecordBatch {
+    let fields = schema.fields().iter().zip(&columns).map(|(field, column)| {
+        assert_eq!(field.data_type(), column.data_type(), "column {}", field.name());
+        field.as_ref().clone().with_nullable(true)
+    });
+    let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema, columns, &options).unwrap()
+}
+
+fn renamed(schema: &DFSchema, rows: &RecordBatch) -> RecordBatch {
+    batch(schema, rows.columns().to_vec(), rows.num_rows())
+}
+
+fn column(expression: &Expr, schema: &DFSchema, rows: &RecordBatch) -> ArrayRef {
+    let context = PhysicalPlanningContext::default();
+    let made = datafusion_physical_expr::create_physical_expr(expression, schema, &ExecutionProps::new(), &context);
+    let value = made.and_then(|made| made.evaluate(rows)).and_then(|value| value.into_array(rows.num_rows()));
+    value.unwrap_or_else(|error| panic!("{expression}: {error}"))
+}
+
+fn picked(rows: &RecordBatch, picks: &[Option<u32>]) -> Vec<ArrayRef> {
+    let picks = UInt32Array::from(picks.to_vec());
+    rows.columns().iter().map(|column| take(column, &picks, None).unwrap()).collect()
+}
+
+/// Every pair of rows, of which those stay for which all conditions hold.
+fn joined(join: &Join, left: &RecordBatch, right: &RecordBatch) -> RecordBatch {
+    let is_outer = match join.join_type {
+        JoinType::Inner => false,
+        JoinType::Left => true,
+        other => panic!("the reference does not know {other} JOIN"),
+    };
+    let both = DFSchema::join(join.left.schema(), join.right.schema()).unwrap();
+    let keys = join.on.iter().map(|(one, other)| one.clone().eq(other.clone()));
+    let condition = keys.chain(join.filter.clone()).reduce(Expr::and);
+    let (mut lefts, mut rights) = (Vec::new(), Vec::new());
+    for row in 0..u32::try_from(left.num_rows()).unwrap() {
+        let count = u32::try_from(right.num_rows()).unwrap();
+        let all: Vec<Option<u32>> = (0..count).map(Some).collect();
+        let mut columns = picked(left, &vec![Some(row); right.num_rows()]);
+        columns.extend(picked(right, &all));
+        let pairs = batch(&both, columns, right.num_rows());
+        let passes = condition.as_ref().map(|condition| column(condition, &both, &pairs));
+        let passes = |other: &u32| {
+            let other = *other as usize;
+            passes.as_ref().is_none_or(|passes| passes.is_valid(other) && passes.as_boolean().value(other))
+        };
+        let before = rights.len();
+        rights.extend((0..count).filter(passes).map(Some));
+        if rights.len() == before && is_outer {
+            rights.push(None);
+        }
+        lefts.resize(rights.len(), Some(row));
+    }
+    let mut columns = picked(left, &lefts);
+    columns.extend(picked(right, &rights));
+    batch(&join.schema, columns, lefts.len())
+}
+
+fn aggregated(aggregate: &Aggregate, rows: &RecordBatch) -> RecordBatch {
+    let schema = aggregate.input.schema();
+    let keys: Vec<ArrayRef> = aggregate.group_expr.iter().map(|key| column(key, schema, rows)).collect();
+    let fields = keys.iter().enumerate().map(|(index, key)| (index.to_string(), Arc::clone(key)));
+    let mut groups: BTreeMap<Vec<String>, Vec<u32>> = BTreeMap::new();
+    if keys.is_empty() {
+        // As in a stream, there is no row before the first one.
+        let all = (0..u32::try_from(rows.num_rows()).unwrap()).collect::<Vec<_>>();
+        groups.extend((!all.is_empty()).then(|| (Vec::new(), all)));
+    } else {
+        let of_rows =
+            texts(&RecordBatch::try_from_iter_with_nullable(fields.map(|(name, key)| (name, key, true))).unwrap());
+        for (row, key) in of_rows.into_iter().enumerate() {
+            groups.entry(key).or_default().push(u32::try_from(row).unwrap());
+        }
+    }
+    let first = UInt32Array::from_iter_values(groups.values().map(|members| members[0]));
+    let mut columns: Vec<ArrayRef> = keys.iter().map(|key| take(key, &first, None).unwrap()).collect();
+    for (call, field) in aggregate.aggr_expr.iter().zip(aggregate.schema.fields().iter().skip(keys.len())) {
+        let values = groups.values().map(|members| value(call, schema, rows, members, field.data_type()));
+        let values: Vec<ScalarValue> = values.collect();
+        columns.push(match values.is_empty() {
+            true => arrow::array::new_empty_array(field.data_type()),
+            false => ScalarValue::iter_to_array(values).unwrap(),
+        });
+    }
+    batch(&aggregate.schema, columns, groups.len())
+}
+
+/// One aggregate of one group.
+fn value(call: &Expr, schema: &DFSchema, rows: &RecordBatch, members: &[u32], result: &DataType) -> ScalarValue {
+    let Expr::AggregateFunction(function) = call.clone().unalias() else { panic!("{call} is no aggregate") };
+    let picks: Vec<Option<u32>> = members.iter().copied().map(Some).collect();
+    let group = RecordBatch::try_new(rows.schema(), picked(rows, &picks)).unwrap();
+    let passes = function.params.filter.as_ref().map(|filter| column(filter, schema, &group));
+    let passes =
+        |row: &usize| passes.as_ref().is_none_or(|passes| passes.is_valid(*row) && passes.as_boolean().value(*row));
+    let argument = column(&function.params.args[0], schema, &group);
+    let values = (0..group.num_rows()).filter(passes).map(|row| ScalarValue::try_from_array(&argument, row).unwrap());
+    let mut values: Vec<ScalarValue> = values.filter(|value| !value.is_null()).collect();
+    if function.params.distinct {
+        let mut seen = BTreeSet::new();
+        values.retain(|value| seen.insert(value.to_string()));
+    }
+    let count = i64::try_from(values.len()).unwrap();
+    let null = || ScalarValue::try_from(result).unwrap();
+    let sum = |of: &DataType| {
+        let cast = values.iter().map(|value| value.cast_to(of).unwrap());
+        cast.reduce(|sum, value| sum.add(value).unwrap())
+    };
+    let extreme = |wanted: Ordering| {
+        values.iter().cloned().reduce(|best, next| if next.partial_cmp(&best) == Some(wanted) { next } else { best })
+    };
+    match function.func.name() {
+        "count" => ScalarValue::Int64(Some(count)),
+        "sum" => sum(result).map_or_else(null, |sum| sum.cast_to(result).unwrap()),
+        "min" => extreme(Ordering::Less).unwrap_or_else(null),
+        "max" => extreme(Ordering::Greater).unwrap_or_else(null),
+        "avg" => average(sum, count, result).unwrap_or_else(null),
+        other => panic!("the reference does not know {other}"),
+    }
+}
+
+/// Whole numbers give a whole number, without its fraction.
+fn average(sum: impl Fn(&DataType) -> Option<ScalarValue>, count: i64, result: &DataType) -> Option<ScalarValue> {
+    Some(match result {
+        DataType::Float32 | DataType::Float64 => {
+            let ScalarValue::Float64(Some(sum)) = sum(&DataType::Float64)? else { return None };
+            ScalarValue::Float64(Some(sum / count as f64)).cast_to(result).unwrap()
+        }
+        DataType::Decimal128(_, scale) => {
+            let ScalarValue::Decimal128(Some(sum), ..) = sum(&DataType::Decimal128(38, *scale))? else { return None };
+            let (count, half) = (i128::from(count), i128::from(count) / 2);
+            let rounded = if sum < 0 { (sum - half) / count } else { (sum + half) / count };
+            ScalarValue::Decimal128(Some(rounded), 38, *scale).cast_to(result).unwrap()
+        }
+        _ => {
+            let ScalarValue::Int64(Some(sum)) = sum(&DataType::Int64)? else { return None };
+            ScalarValue::Int64(Some(sum / count)).cast_to(result).unwrap()
+        }
+    })
+}
+
+fn flattened(schema: &DFSchema, rows: &RecordBatch, lists: &ArrayRef, ordinality: bool, is_outer: bool) -> RecordBatch {
+    let lists = lists.as_list::<i32>();
+    let (mut picks, mut elements, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    for row in 0..rows.num_rows() {
+        let list = lists.is_valid(row).then(|| lists.value(row)).filter(|list| !list.is_empty());
+        for element in 0..list.as_ref().map_or(usize::from(is_outer), |list| list.len()) {
+            picks.push(Some(u32::try_from(row).unwrap()));
+            let value = list.as_ref().map(|list| ScalarValue::try_from_array(list, element).unwrap());
+            numbers.push(value.as_ref().map(|_| i32::try_from(element).unwrap() + 1));
+            elements.push(value.unwrap_or_else(|| ScalarValue::try_from(&lists.value_type()).unwrap()));
+        }
+    }
+    let mut columns = picked(rows, &picks);
+    columns.push(match elements.is_empty() {
+        true => arrow::array::new_empty_array(&lists.value_type()),
+        false => ScalarValue::iter_to_array(elements).unwrap(),
+    });
+    if ordinality {
+        columns.push(Arc::new(Int32Array::from(numbers)));
+    }
+    batch(schema, columns, picks.len())
+}
