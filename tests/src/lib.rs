@@ -1,4 +1,4 @@
-//! Tests that cross crates and need no cluster (design §11): the seeded simulation, SQL golden files, and jobs as
+//! Tests that cross crates and need no cluster (design §11): the seeded simulation, and jobs as
 //! plain processes with a real broker and a real S3 server.
 //!
 //! - [`simulation`]: the protocol under a seed. - [`harness`]: real services and processes. - [`backpressure`]: a job with a

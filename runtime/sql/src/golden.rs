@@ -5,9 +5,6 @@
 //! DataFusion resolved it, over the whole input at once and without our operators. Some are computed by [`views`] too,
 //! without SQL. A new case is one more file; `-- rows: N` in it sets how many page views there are.
 
-// A test's helper panics: that is how a test fails.
-#![expect(clippy::expect_used, reason = "helpers of tests")]
-
 mod changes;
 mod job;
 mod memory;
@@ -33,8 +30,11 @@ struct Case {
     rows: usize,
 }
 
+/// Computes the rows that a sink must hold.
+type Computed = fn(&[View]) -> SinkContent;
+
 /// The rows that a statement's sink must hold, computed without SQL.
-const COMPUTED: [(&str, fn(&[View]) -> SinkContent); 10] = [
+const COMPUTED: [(&str, Computed); 10] = [
     ("count_per_app", views::count_per_app),
     ("sum_and_count", views::sum_and_count),
     ("filter_and_project", views::filter_and_project),

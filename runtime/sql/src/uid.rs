@@ -149,10 +149,10 @@ impl Walk<'_> {
             let columns = names::item_names(select).join(",");
             chain = self.add(StatefulKind::Distinct, format!("{chain}.distinct({columns})"), ttl);
         }
-        if let (Some(uid), true) = (hints.uid, self.stateful.len() > before) {
-            if let Some(last) = self.stateful.back_mut() {
-                last.uid = OperatorUid(uid);
-            }
+        if let Some(uid) = hints.uid.filter(|_| self.stateful.len() > before)
+            && let Some(last) = self.stateful.back_mut()
+        {
+            last.uid = OperatorUid(uid);
         }
         Ok(chain)
     }
