@@ -4,7 +4,7 @@
 
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{DFSchema, Result};
+use datafusion_common::{DFSchema, Result, plan_err};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::{Expr, Operator};
@@ -82,7 +82,25 @@ impl Calc {
         Arc::new(Schema::new(self.outputs.iter().map(|output| Arc::clone(&output.field)).collect::<Vec<_>>()))
     }
 
-    /// Adds a condition over the input; only where [`Calc::keeps_columns`] holds.
+    /// What is over the outputs, over the input instead; `None` where it needs an output that is computed.
+    pub(crate) fn over_input(&self, expression: &Arc<dyn PhysicalExpr>) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+        let mut is_plain = true;
+        let moved = Arc::clone(expression).transform_up(|node| {
+            let Some(column) = node.downcast_ref::<Column>() else { return Ok(Transformed::no(node)) };
+            match self.outputs.get(column.index()) {
+                Some(Output { value: Value::Column(index), not_null: None, .. }) => {
+                    Ok(Transformed::yes(Arc::new(Column::new(column.name(), *index)) as _))
+                }
+                _ => {
+                    is_plain = false;
+                    Ok(Transformed::no(node))
+                }
+            }
+        })?;
+        Ok(is_plain.then_some(moved.data))
+    }
+
+    /// Adds a condition over the input.
     pub(crate) fn restrict(&mut self, condition: Arc<dyn PhysicalExpr>) {
         self.condition = Some(match self.condition.take() {
             Some(first) => Arc::new(BinaryExpr::new(first, Operator::And, condition)),
@@ -90,24 +108,30 @@ impl Calc {
         });
     }
 
-    /// Puts outputs that are given over this one's outputs in their place, if all are plain columns or this keeps
-    /// columns; else gives them back.
-    pub(crate) fn project(&mut self, outputs: Vec<Output>) -> Option<Vec<Output>> {
-        let are_plain = outputs.iter().all(|output| matches!(output.value, Value::Column(_)));
-        if self.keeps_columns() {
-            self.outputs = outputs;
-        } else if are_plain {
-            self.outputs = outputs.into_iter().map(|output| self.through(output)).collect();
-        } else {
-            return Some(outputs);
+    /// Puts outputs that are given over this one's outputs in their place, unless they compute with what is computed
+    /// here; then gives them back.
+    pub(crate) fn project(&mut self, outputs: Vec<Output>) -> Result<Option<Vec<Output>>> {
+        let mut moved = Vec::new();
+        for output in &outputs {
+            match self.through(output)? {
+                Some(output) => moved.push(output),
+                None => return Ok(Some(outputs)),
+            }
         }
-        None
+        self.outputs = moved;
+        Ok(None)
     }
 
-    fn through(&self, output: Output) -> Output {
-        let Value::Column(index) = output.value else { return output };
-        let below = &self.outputs[index];
-        Output { value: below.value.clone(), not_null: output.not_null.or_else(|| below.not_null.clone()), ..output }
+    fn through(&self, output: &Output) -> Result<Option<Output>> {
+        Ok(match &output.value {
+            Value::Column(index) => self.outputs.get(*index).map(|below| {
+                let not_null = output.not_null.clone().or_else(|| below.not_null.clone());
+                Output { value: below.value.clone(), not_null, ..output.clone() }
+            }),
+            Value::Computed(expression) => self
+                .over_input(expression)?
+                .map(|expression| Output { value: Value::Computed(expression), ..output.clone() }),
+        })
     }
 
     /// `select=[…], where=[…]`, as Flink's EXPLAIN says it.
@@ -149,6 +173,11 @@ pub(crate) fn compile(expression: &Expr, name: &str, input: &DFSchema, below: &C
 pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Result<Arc<dyn PhysicalExpr>> {
     let context = PhysicalPlanningContext::default();
     let made = datafusion_physical_expr::create_physical_expr(expression, input, &ExecutionProps::new(), &context)?;
+    if depth(&made) > DEEPEST {
+        return plan_err!(
+            "an expression is nested more than {DEEPEST} deep, as a chain of OR or || is: write IN (…), or divide it"
+        );
+    }
     let named = made.transform_up(|node| {
         let index = node.downcast_ref::<Column>().map(Column::index);
         Ok(match index.and_then(|index| Some((index, below.outputs.get(index)?))) {
@@ -157,6 +186,13 @@ pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Res
         })
     })?;
     Ok(named.data)
+}
+
+/// How deep an expression may be: tasks evaluate it on the stack of their threads.
+const DEEPEST: usize = 500;
+
+fn depth(expression: &Arc<dyn PhysicalExpr>) -> usize {
+    1 + expression.children().into_iter().map(depth).max().unwrap_or(0)
 }
 
 /// An expression as SQL.

@@ -8,17 +8,18 @@
 mod json;
 mod own;
 mod pattern;
-mod sum;
 mod text;
 mod time;
+mod typed;
 
 use crate::error::nearest;
 use crate::rewrite::replaced_names;
 use datafusion_expr::{AggregateUDF, ScalarUDF};
+use datafusion_functions_aggregate::min_max::{max_udaf, min_udaf};
 use own::Own;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use sum::Sum;
+use typed::{Kind, Typed};
 
 /// DataFusion's scalar functions by the names users call them.
 #[rustfmt::skip]
@@ -66,7 +67,7 @@ const RANDOM: &str = CLOCK;
 pub(crate) enum FunctionKind {
     /// Row in, value out.
     Scalar,
-    /// COUNT or SUM.
+    /// Many rows in, value out.
     Aggregate,
 }
 
@@ -101,7 +102,8 @@ impl Functions {
         let called =
             called.filter(|name| *name != PRINTED).cloned().chain(replaced_names().map(str::to_owned)).collect();
         let count = datafusion_functions_aggregate::count::count_udaf();
-        let aggregates = [count, Arc::new(AggregateUDF::from(Sum::new()))];
+        let typed = |kind| Arc::new(AggregateUDF::from(Typed::new(kind)));
+        let aggregates = [count, min_udaf(), max_udaf(), typed(Kind::Sum), typed(Kind::Average)];
         let aggregates = aggregates.into_iter().map(|function| (function.name().to_owned(), function)).collect();
         Self { scalar, called, aggregates }
     }

@@ -94,6 +94,15 @@ impl Chain {
         Self::from_inputs(inputs.into_iter().map(|(from, partitioning)| (from, partitioning, 0)), parallelism, schema)
     }
 
+    /// Begins with an operator that tells its left input from its right one.
+    pub(crate) fn from_two(
+        [left, right]: [(Vec<Upstream>, Partitioning); 2],
+        parallelism: u32,
+        schema: SchemaRef,
+    ) -> Self {
+        Self::from_inputs([(left.0, left.1, 0), (right.0, right.1, 1)].into_iter(), parallelism, schema)
+    }
+
     fn from_inputs(
         inputs: impl Iterator<Item = (Vec<Upstream>, Partitioning, u8)>,
         parallelism: u32,

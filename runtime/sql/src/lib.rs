@@ -30,6 +30,7 @@ mod golden;
 mod graph;
 mod operators;
 mod parse;
+mod pushdown;
 mod relational;
 mod rewrite;
 mod settings;
@@ -73,6 +74,21 @@ pub struct PlanOptions {
 /// # Errors
 /// With the first mistake in the text and its place.
 pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
+    // Parser and planner call themselves for every term of `a OR b OR c …`.
+    let thread = std::thread::Builder::new().name("sql-plan".to_owned()).stack_size(PLAN_STACK);
+    std::thread::scope(|scope| match thread.spawn_scoped(scope, || plan_all(sql, options, catalog)) {
+        Ok(planning) => planning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(error) => {
+            let message = format!("no thread could be started to plan the program: {error}");
+            Err(SourceText(sql).error(SqlErrorKind::Internal, Location::empty(), message))
+        }
+    })
+}
+
+/// Bytes of stack for planning; only what is used becomes memory.
+const PLAN_STACK: usize = 512 << 20;
+
+fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
     let text = SourceText(sql);
     let Script { tables, views, mut inserts, settings: _ } = parse::parse(text)?;
     let tables = Tables::new(text, tables)?;
@@ -153,7 +169,7 @@ fn plan_insert<'a>(
     let uids = Uids::new(validator, &insert.table.value, &insert.query, insert.settings.state_ttl)?;
     let diagnose = |error| diagnose::diagnose(text, relational, &insert.query, &error);
     let plan = relational.plan(&insert.query).map_err(diagnose)?;
-    let target = statement.target(&plan.schema().inner().clone())?;
+    let target = statement.target(&plan)?;
     let shaped = statement.shaped(plan, &target)?;
     let plan = relational.optimize(shaped).map_err(diagnose)?;
     Ok(Planned { statement, uids, plan, target })

@@ -17,6 +17,9 @@ use datafusion_sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
 
 static DIALECT: GenericDialect = GenericDialect {};
 
+/// The longest program, so that planning it does not exhaust the stack.
+const MOST_TOKENS: usize = 100_000;
+
 /// All statements of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
@@ -124,6 +127,10 @@ pub(crate) fn parse(text: SourceText<'_>) -> Result<Script, SqlError> {
     let tokens = Tokenizer::new(&DIALECT, text.0)
         .tokenize_with_location()
         .map_err(|error| text.error(SqlErrorKind::Syntax, error.location, error.message))?;
+    if let Some(token) = tokens.get(MOST_TOKENS) {
+        let message = format!("a program of more than {MOST_TOKENS} words");
+        return Err(text.unsupported(&message, token.span.start));
+    }
     let parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens);
     let mut reader = Reader { text, parser };
     let mut script = Script::default();

@@ -7,6 +7,7 @@
 use crate::catalog::Tables;
 use crate::flatten::{self, UnnestPlanner};
 use crate::functions::Functions;
+use crate::pushdown::push_down;
 use crate::rewrite::rewrite;
 use crate::types;
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -94,7 +95,7 @@ impl<'a> Relational<'a> {
         let context = OptimizerContext::new_with_config_options(Arc::new(self.options.clone()))
             .without_query_execution_start_time()
             .with_skip_failing_rules(false);
-        rules.optimize(plan, &context, |_, _| {})
+        rules.optimize(push_down(plan)?, &context, |_, _| {})
     }
 }
 

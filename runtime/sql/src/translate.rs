@@ -5,6 +5,7 @@
 //! and opens the next; everything else stays in the chain. What needs no operator of its own needs no vertex either.
 
 mod aggregate;
+mod join;
 mod scan;
 mod sink;
 mod union;
@@ -29,9 +30,11 @@ use datafusion_expr::logical_plan::Distinct;
 use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_physical_expr::expressions::{CastExpr, Column, Literal};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError, TableOption};
+use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A statement and what it refers to.
 #[derive(Clone, Copy)]
@@ -86,6 +89,8 @@ pub(crate) struct Updates {
     pub(crate) keys: Option<Vec<String>>,
     /// Whether a filter stands behind it: of a change only the row before or the row after may be left.
     pub(crate) are_filtered: bool,
+    /// Whether an update is `-U` and `+U`, or `+U` alone, and not `-D` and `+I`.
+    pub(crate) in_pairs: bool,
 }
 
 /// A chain that still grows, with what is to be fused at its end.
@@ -125,7 +130,7 @@ impl Translator<'_> {
                 self.distinct(stream)
             }
             LogicalPlan::Union(union) => self.union(union, needs_before),
-            LogicalPlan::Join(_) => Err(self.statement.unsupported("JOIN")),
+            LogicalPlan::Join(join) => self.join(join),
             LogicalPlan::Extension(extension) => match flatten::of_extension(extension) {
                 Some(node) => self.unnest(node, needs_before),
                 None => Err(self.statement.unsupported(extension.node.name())),
@@ -150,12 +155,15 @@ impl Translator<'_> {
         if matches!(predicate, Expr::Literal(ScalarValue::Boolean(Some(true)), _)) {
             return Ok(stream);
         }
-        let mut stream = if stream.calc.keeps_columns() { stream } else { self.fuse(stream) };
-        let condition =
-            calc::physical(predicate, &stream.schema, &stream.calc).map_err(|error| self.statement.planning(&error))?;
+        let planning = |error| self.statement.planning(&error);
+        let condition = calc::physical(predicate, &stream.schema, &stream.calc).map_err(planning)?;
+        let (mut stream, condition) = match stream.calc.over_input(&condition).map_err(planning)? {
+            Some(condition) => (stream, condition),
+            None => (self.fuse(stream), condition),
+        };
         stream.calc.restrict(condition);
         if let Some(updates) = &mut stream.updates {
-            updates.are_filtered = true;
+            updates.are_filtered |= updates.in_pairs;
         }
         Ok(stream)
     }
@@ -167,22 +175,23 @@ impl Translator<'_> {
             .map(|(expression, field)| calc::compile(expression, field.name(), &stream.schema, &stream.calc))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| self.statement.planning(&error))?;
-        let mut stream = self.project(stream, outputs);
+        let mut stream = self.project(stream, outputs)?;
         stream.schema = Arc::clone(schema);
         Ok(stream)
     }
 
     /// Puts outputs over a stream; an empty list leaves the stream's columns, since a batch needs one to have rows.
-    fn project(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Stream {
+    fn project(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Result<Stream, SqlError> {
         if outputs.is_empty() {
-            return stream;
+            return Ok(stream);
         }
         let trace = |output: &Output| lineage(&stream.lineage, &stream.schema, &output.value);
         stream.lineage = outputs.iter().map(trace).collect();
-        let Some(outputs) = stream.calc.project(outputs) else { return stream };
+        let outputs = stream.calc.project(outputs).map_err(|error| self.statement.planning(&error))?;
+        let Some(outputs) = outputs else { return Ok(stream) };
         let mut stream = self.fuse(stream);
         stream.calc.outputs = outputs;
-        stream
+        Ok(stream)
     }
 
     /// Makes the filter and projection an operator, unless they change nothing.
@@ -282,6 +291,11 @@ impl Statement<'_> {
     fn internal(&self, message: &str) -> SqlError {
         self.text.error(SqlErrorKind::Internal, self.insert.query_at, message)
     }
+}
+
+/// As the engine counts time.
+fn time_span(duration: Duration) -> TimeSpan {
+    TimeSpan(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Where an output comes from; a cast that keeps different values different is looked through.

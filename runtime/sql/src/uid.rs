@@ -129,7 +129,8 @@ impl Walk<'_> {
                 chain = next;
                 continue;
             }
-            let keys = names::equal_columns(self.validator.tables, select.selection.as_ref(), &from.relation);
+            let (before, condition) = (&select.from[..index], select.selection.as_ref());
+            let keys = names::equal_columns(self.validator.tables, condition, before, &from.relation);
             let left = select.from.first().filter(|first| index == 1 && first.joins.is_empty());
             if matches!(from.relation, TableFactor::UNNEST { .. }) {
                 continue;

@@ -156,25 +156,48 @@ impl Validator<'_> {
             self.relation(&from.relation)?;
             from.joins.iter().try_for_each(|join| self.joined(join))?;
         }
-        match select.from.iter().skip(1).find(|from| !matches!(from.relation, TableFactor::UNNEST { .. })) {
-            Some(second) => self.refuse("JOIN (a second table in FROM)", second.relation.span().start),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn joined(self, join: &Join) -> Result<(), SqlError> {
         let Join { relation, global, join_operator } = join;
         let at = self.text.keyword_before(relation.span().start, "JOIN");
-        if *global || !matches!(relation, TableFactor::UNNEST { .. }) {
-            return self.refuse("JOIN", at);
+        self.refuse_any(&[(*global, "GLOBAL JOIN")], at)?;
+        self.relation(relation)?;
+        if matches!(relation, TableFactor::UNNEST { .. }) {
+            return self.unnested(join_operator, at);
         }
         match join_operator {
-            JoinOperator::CrossJoin(JoinConstraint::None) => self.relation(relation),
+            JoinOperator::CrossJoin(JoinConstraint::None) => Ok(()),
+            JoinOperator::Join(constraint)
+            | JoinOperator::Inner(constraint)
+            | JoinOperator::Left(constraint)
+            | JoinOperator::LeftOuter(constraint) => self.join_constraint(constraint, at),
+            JoinOperator::Right(_) | JoinOperator::RightOuter(_) => {
+                self.refuse("RIGHT JOIN (write the tables the other way round and LEFT JOIN)", at)
+            }
+            JoinOperator::FullOuter(_) => self.refuse("FULL JOIN", at),
+            _ => self.refuse("this kind of JOIN", at),
+        }
+    }
+
+    fn join_constraint(self, constraint: &JoinConstraint, at: Location) -> Result<(), SqlError> {
+        match constraint {
+            JoinConstraint::On(condition) => self.scalar(condition, "ON"),
+            JoinConstraint::Using(_) => Ok(()),
+            JoinConstraint::Natural => self.refuse("NATURAL JOIN", at),
+            JoinConstraint::None => self.invalid("JOIN needs a condition: JOIN … ON a.key = b.key", at),
+        }
+    }
+
+    fn unnested(self, join_operator: &JoinOperator, at: Location) -> Result<(), SqlError> {
+        match join_operator {
+            JoinOperator::CrossJoin(JoinConstraint::None) => Ok(()),
             JoinOperator::Left(JoinConstraint::On(condition))
             | JoinOperator::LeftOuter(JoinConstraint::On(condition))
                 if matches!(condition, Expr::Value(ValueWithSpan { value: Value::Boolean(true), .. })) =>
             {
-                self.relation(relation)
+                Ok(())
             }
             _ => self.refuse("UNNEST other than by CROSS JOIN or LEFT JOIN … ON TRUE", at),
         }
@@ -226,7 +249,11 @@ impl Validator<'_> {
                 _ => self.refuse("UNNEST of several arrays", at),
             },
             TableFactor::UNNEST { .. } => self.refuse("WITH OFFSET", at),
-            TableFactor::NestedJoin { .. } => self.refuse("JOIN", at),
+            TableFactor::NestedJoin { table_with_joins, alias: None } => {
+                self.relation(&table_with_joins.relation)?;
+                table_with_joins.joins.iter().try_for_each(|join| self.joined(join))
+            }
+            TableFactor::NestedJoin { .. } => self.refuse("a JOIN in brackets with a name", at),
             TableFactor::MatchRecognize { .. } => self.refuse("MATCH_RECOGNIZE", at),
             _ => self.refuse("this kind of table", at),
         }

@@ -41,7 +41,7 @@ pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
     let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
     let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
     let plan = relational.plan(&insert.query).unwrap();
-    let target = statement.target(&plan.schema().inner().clone()).unwrap_or_else(|error| panic!("{error}"));
+    let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
     let shaped = statement.shaped(plan, &target).unwrap();
     let mut content = SinkContent::new();
     for row in texts(&evaluate(&shaped, connectors)) {

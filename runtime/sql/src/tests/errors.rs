@@ -120,8 +120,22 @@ fn query_clauses_that_do_not_run_yet() {
     refused("INSERT INTO two SELECT app_id, url FROM page_views «ORDER BY 1", "ORDER BY");
     refused("INSERT INTO two SELECT app_id, url FROM page_views «LIMIT 3", "LIMIT");
     refused("INSERT INTO two SELECT app_id, url FROM page_views «EXCEPT SELECT a, b FROM two", "EXCEPT");
-    refused("INSERT INTO two SELECT app_id, url FROM page_views p\n  «JOIN pv ON p.app_id = pv.app_id", "JOIN");
-    refused("INSERT INTO two SELECT app_id, url FROM page_views, «pv", "JOIN (a second table in FROM)");
+    refused("INSERT INTO two SELECT a, url FROM page_views\n  FULL «JOIN two ON app_id = a", "FULL JOIN");
+    refused("INSERT INTO two SELECT url, url FROM page_views NATURAL «JOIN two", "NATURAL JOIN");
+    refused(
+        "INSERT INTO two SELECT a, url FROM two RIGHT «JOIN page_views ON a = app_id",
+        "RIGHT JOIN (write the tables the other way round and LEFT JOIN)",
+    );
+    for join in [
+        " CROSS JOIN page_views b",
+        ", page_views b",
+        " JOIN page_views b ON a.ms > 3 AND a.ms IS NOT DISTINCT FROM b.ms",
+    ] {
+        refused(
+            &format!("INSERT INTO two «SELECT a.url, b.url FROM page_views a{join}"),
+            "JOIN without an equality between a column of the one side and one of the other",
+        );
+    }
     refused(
         "INSERT INTO «pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id HAVING COUNT(*) > 1",
         "a filter over an aggregation (HAVING) into the upsert sink 'pv'",
@@ -142,10 +156,8 @@ fn expressions_that_do_not_run_yet() {
     let refused = |marked: &str, what: &str| {
         check(SqlErrorKind::Unsupported, marked, &format!("{what} is not supported yet"));
     };
-    refused("INSERT INTO pv SELECT app_id, «AVG(ms) FROM page_views GROUP BY app_id", "AVG");
-    refused("INSERT INTO pv SELECT app_id, «MAX(ms) FROM page_views GROUP BY app_id", "MAX");
-    refused("INSERT INTO pv SELECT app_id, «COUNT(DISTINCT url) FROM page_views GROUP BY app_id", "COUNT(DISTINCT …)");
-    refused("INSERT INTO pv SELECT app_id, COUNT(*) «FILTER (WHERE ms > 1) FROM page_views GROUP BY app_id", "FILTER");
+    refused("INSERT INTO pv SELECT app_id, «STDDEV(ms) FROM page_views GROUP BY app_id", "STDDEV");
+    refused("INSERT INTO pv SELECT app_id, «ARRAY_AGG(ms) FROM page_views GROUP BY app_id", "ARRAY_AGG");
     refused(
         "INSERT INTO log SELECT app_id, COUNT(*) «OVER (PARTITION BY url) FROM page_views",
         "COUNT OVER (a window)",
@@ -298,6 +310,16 @@ fn computed_columns_and_watermarks() {
 #[test]
 fn names_that_do_not_exist() {
     use SqlErrorKind::{UnknownColumn, UnknownFunction, UnknownTable, UnknownType};
+    check(
+        SqlErrorKind::Invalid,
+        "INSERT INTO two SELECT «app_id, a.url FROM page_views a JOIN page_views b ON a.url = b.url",
+        "column 'app_id' is ambiguous",
+    );
+    check(
+        UnknownColumn,
+        "INSERT INTO two SELECT a.app_id, b.url FROM page_views a JOIN page_views b ON a.url = «b.urls",
+        "column 'b.urls' does not exist; did you mean 'url'?",
+    );
     check(UnknownTable, "INSERT INTO «pvs SELECT 1", "table 'pvs' does not exist; did you mean 'pv'?");
     check_text(UnknownTable, "INSERT INTO «x SELECT 1", "table 'x' does not exist: declare it with CREATE TABLE first");
     check(
@@ -397,6 +419,16 @@ fn types_that_do_not_fit() {
         "INSERT INTO pv (pv) SELECT ms FROM page_views".replace("pv (pv)", "«pv (pv)").as_str(),
         "column 'app_id' of table 'pv' is NOT NULL and must be listed",
     );
+    check_text(
+        Type,
+        "CREATE TABLE a (k STRING, n BIGINT, i INT) WITH ('connector' = 'source');
+         CREATE TABLE b (k STRING, n INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'upsert');
+         INSERT INTO b SELECT k, SUM(i) FROM a GROUP BY k;
+         INSERT INTO b SELECT /*+ UID('b') */ k, «SUM(n) FROM a GROUP BY k",
+        "column 'n' of table 'b' is INT, but the query's column 2 is BIGINT: write CAST(… AS INT)",
+    );
+    let average = mistake("INSERT INTO pv SELECT app_id,\n  AVG(url) FROM page_views GROUP BY app_id");
+    assert_eq!((average.kind, average.line), (Type, 9), "{average}");
     let sum = mistake("INSERT INTO pv SELECT app_id,\n  SUM(url) FROM page_views GROUP BY app_id");
     assert_eq!((sum.kind, sum.line), (Type, 9), "{sum}");
     let minus = mistake("INSERT INTO two SELECT app_id, url FROM page_views WHERE ms > 1 AND\n  ts * 2 > 1");
@@ -415,6 +447,21 @@ fn statements_that_contradict_themselves() {
         Invalid,
         "INSERT INTO pv SELECT app_id, «SUM(COUNT(*)) FROM page_views GROUP BY app_id",
         "an aggregate call inside SUM",
+    );
+    check(
+        Invalid,
+        "INSERT INTO two SELECT app_id, UPPER(url) «FILTER (WHERE ms > 1) FROM page_views",
+        "FILTER belongs to an aggregate call, which UPPER is none",
+    );
+    check(
+        Invalid,
+        "INSERT INTO two SELECT app_id, «UPPER(DISTINCT url) FROM page_views",
+        "DISTINCT belongs to an aggregate call, which UPPER is none",
+    );
+    check(
+        Invalid,
+        "INSERT INTO pv SELECT app_id, COUNT(*) FILTER (WHERE «COUNT(*) > 1) FROM page_views GROUP BY app_id",
+        "COUNT may not stand in FILTER",
     );
     let ungrouped = mistake("INSERT INTO two SELECT app_id,\n  url FROM page_views GROUP BY app_id");
     assert_eq!(ungrouped.line, 9, "{ungrouped}");

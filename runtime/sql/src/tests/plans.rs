@@ -1,7 +1,7 @@
 //! The graph of a statement: its operators, their ids, its edges, and what the source is asked to read.
 
-use super::{TABLES, TestConnectors, options, plan, plan_text};
-use crate::explain;
+use super::{TABLES, TestConnectors, mistake, options, plan, plan_text};
+use crate::{SqlErrorKind, explain};
 use sluice_protocol::graph::{OperatorKind, Partitioning};
 
 /// The explained plans of statements, one snapshot each.
@@ -49,6 +49,12 @@ plans! {
     count_over_a_union: "INSERT INTO pv SELECT k, COUNT(*) FROM (SELECT app_id AS k FROM page_views UNION ALL SELECT app_id FROM page_views) t GROUP BY k";
     distinct: "INSERT INTO two SELECT DISTINCT LOWER(app_id), url FROM page_views WHERE ms > 1";
     distinct_over_counts: "INSERT INTO changes SELECT DISTINCT 'x', COUNT(*) FROM page_views GROUP BY app_id";
+    join: "INSERT INTO changes SELECT v.app_id, p.pv + v.ms FROM page_views v JOIN (SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id) p ON v.app_id = p.app_id AND v.ms > 3 AND p.pv < v.ms";
+    left_join: "INSERT INTO changes SELECT a.url, b.ms FROM page_views a LEFT JOIN page_views b ON UPPER(a.url) = b.app_id AND b.ms > 3 AND a.ms > 4 WHERE a.cost > 1";
+    joins_by_commas: "INSERT INTO two SELECT a.url, c.url FROM page_views a, page_views b, page_views c WHERE a.app_id = b.app_id AND b.ms = c.ms AND c.cost > 3 AND a.ms + b.ms > c.ms";
+    join_by_using: "INSERT INTO two SELECT app_id, b.url FROM page_views a JOIN page_views b USING (app_id, ms)";
+    join_with_ttl: "SET 'table.exec.state.ttl' = '2 h'; INSERT INTO two SELECT /*+ STATE_TTL('b' = '1 d') */ a.app_id, b.url FROM page_views a JOIN page_views b ON a.app_id = b.app_id";
+    all_aggregates: "INSERT INTO changes SELECT app_id, COUNT(DISTINCT url) + SUM(ms) FILTER (WHERE ms > 3) + MIN(DISTINCT ms) + MAX(ms) + AVG(ms) FROM page_views GROUP BY app_id";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 
@@ -213,6 +219,50 @@ fn tables_are_read_in_every_place_when_that_is_set() {
 }
 
 #[test]
+fn ids_of_joins_tell_keys_and_both_sides() {
+    let counts = "(SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id)";
+    for (from, expected) in [
+        ("page_views a JOIN page_views b ON a.app_id = b.url", "changes.join(app_id=url)"),
+        ("page_views a, page_views b WHERE b.url = a.app_id AND a.ms = 3", "changes.join(url=app_id)"),
+        ("page_views a JOIN page_views b USING (app_id)", "changes.join(app_id)"),
+    ] {
+        let found = uids(&format!("INSERT INTO changes SELECT a.url, b.ms FROM {from}"));
+        assert_eq!(found, ["changes.source(page_views)", expected, "changes.sink"], "{from}");
+    }
+    let deep = format!(
+        "INSERT INTO changes SELECT a.app_id, COUNT(*) FROM {counts} a LEFT JOIN page_views b ON a.app_id = b.url \
+         JOIN {counts} c ON c.n = b.ms GROUP BY a.app_id"
+    );
+    assert_eq!(
+        uids(&deep),
+        [
+            "changes.source(page_views)",
+            "changes.group-aggregate(app_id)",
+            "changes.[group-aggregate(app_id)|].join(app_id=url)",
+            "changes.group-aggregate(app_id)#2",
+            "changes.[[group-aggregate(app_id)|].join(app_id=url)|group-aggregate(app_id)].join(n=ms)",
+            "changes.[[group-aggregate(app_id)|].join(app_id=url)|group-aggregate(app_id)].join(n=ms).group-aggregate(app_id)",
+            "changes.sink"
+        ]
+    );
+}
+
+#[test]
+fn an_upsert_sink_takes_a_join_by_the_key_of_both_sides() {
+    let counts = |table: &str| format!("(SELECT {table}, COUNT(*) AS n FROM page_views GROUP BY {table})");
+    let by_key = format!(
+        "INSERT INTO pv SELECT a.app_id, a.n + COALESCE(b.n, 0) FROM {} a LEFT JOIN {} b ON a.app_id = b.url",
+        counts("app_id"),
+        counts("url")
+    );
+    assert_eq!(uids(&by_key).last().map(String::as_str), Some("pv.sink"));
+    let by_another = by_key.replace("a.app_id = b.url", "a.n = b.n");
+    let error = mistake(&by_another);
+    assert_eq!(error.kind, SqlErrorKind::Changelog, "{error}");
+    assert!(error.message.contains("have no key whose changes come in order"), "{error}");
+}
+
+#[test]
 fn ids_of_equal_operators_in_one_statement_differ() {
     let counts = "SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id";
     assert_eq!(
@@ -230,4 +280,35 @@ fn ids_of_equal_operators_in_one_statement_differ() {
         ))[2..],
         ["changes.[group-aggregate(app_id)|].distinct(*)", "changes.sink"]
     );
+}
+
+#[test]
+fn quoted_and_foreign_names() {
+    let sql = "CREATE TABLE `select` (`from` STRING, `größe` INT, `a b` INT) WITH ('connector' = 'source');
+               CREATE TABLE `日本` (`group` STRING, `order` BIGINT) WITH ('connector' = 'all');
+               CREATE VIEW `where` AS SELECT `from` AS `join`, `größe` + `a b` AS `ß` FROM `select`;
+               INSERT INTO `日本` SELECT `w`.`join`, SUM(`ß`) FROM `where` AS `w` WHERE `join` <> 'ünï\u{1F600}' GROUP BY `join`";
+    let program = plan_text(sql).unwrap_or_else(|error| panic!("{error}"));
+    let uids: Vec<&str> =
+        program.graph.vertices.iter().flat_map(|vertex| &vertex.operators).map(|o| o.uid.0.as_str()).collect();
+    assert!(uids.contains(&"日本.group-aggregate(join)"), "{uids:?}");
+}
+
+#[test]
+fn long_statements() {
+    let list: Vec<String> = (0..5000).map(|number| number.to_string()).collect();
+    plan(&format!("INSERT INTO log SELECT app_id, ms FROM page_views WHERE ms IN ({})", list.join(", ")));
+    let either = |terms: usize| {
+        let terms: Vec<String> = (0..terms).map(|number| format!("url LIKE '%{number}'")).collect();
+        format!("INSERT INTO log SELECT app_id, ms FROM page_views WHERE {}", terms.join(" OR "))
+    };
+    plan(&either(400));
+    let error = mistake(&either(3000));
+    assert!(error.message.contains("nested more than 500 deep"), "{error}");
+    let words = mistake(&format!("INSERT INTO log SELECT app_id, ms FROM page_views {}", "UNION ALL ".repeat(50_000)));
+    assert_eq!(words.kind, SqlErrorKind::Unsupported, "{words}");
+    let branch = "SELECT app_id, ms FROM page_views";
+    plan(&format!("INSERT INTO log {}", vec![branch; 200].join(" UNION ALL ")));
+    let deep = format!("INSERT INTO log SELECT app_id, {}ms{} FROM page_views", "(".repeat(5000), ")".repeat(5000));
+    assert_eq!(mistake(&deep).message, "the statement is nested too deeply");
 }

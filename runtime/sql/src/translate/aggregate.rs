@@ -2,7 +2,7 @@
 //!
 //! Before the exchange the stream is cut down to keys and arguments. Without keys there is one group, so one subtask.
 
-use super::{Lineage, Stream, Translator, Updates};
+use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -60,17 +60,19 @@ impl Translator<'_> {
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let description = describe(&key_names, &calls);
         let changes = stream.updates.is_some() || !calls.is_empty();
-        let stream = self.only(stream, inputs.outputs);
+        let stream = self.only(stream, inputs.outputs)?;
         let spec = GroupAggregateSpec {
             input: Arc::clone(stream.chain.schema()),
             keys,
             key_names: key_names.clone(),
             calls,
             emit_update_before: needs_before,
+            changelog: stream.updates.is_some(),
+            ttl: stateful.ttl[0].map(time_span),
         };
         let name = format!("GroupAggregate[{}]", key_names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, &name, description.clone())?;
-        let updates = Updates { node: description, keys: Some(key_names), are_filtered: false };
+        let updates = Updates { node: description, keys: Some(key_names), are_filtered: false, in_pairs: true };
         self.aggregated(chain, node, Some(updates).filter(|_| changes))
     }
 
@@ -89,10 +91,17 @@ impl Translator<'_> {
             key_names: names.clone(),
             calls: Vec::new(),
             emit_update_before: true,
+            changelog: stream.updates.is_some(),
+            ttl: stateful.ttl[0].map(time_span),
         };
         let description = format!("Distinct(columns=[{}])", names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, "Distinct", description.clone())?;
-        let updates = stream.updates.map(|_| Updates { node: description, keys: Some(names), are_filtered: false });
+        let updates = stream.updates.map(|_| Updates {
+            node: description,
+            keys: Some(names),
+            are_filtered: false,
+            in_pairs: false,
+        });
         let calc = Calc::identity(chain.schema());
         Ok(Stream { chain, calc, schema: stream.schema, lineage: (0..columns).map(Lineage::Key).collect(), updates })
     }
@@ -149,33 +158,44 @@ impl Translator<'_> {
             return Err(self.statement.internal(&format!("not an aggregate call: {call}")));
         };
         let parameters = &function.params;
-        if parameters.distinct || parameters.filter.is_some() || !parameters.order_by.is_empty() {
-            return Err(self.statement.unsupported(&format!("{call}")));
-        }
-        let (kind, name) = match (function.func.name(), parameters.args.as_slice()) {
-            ("count", [Expr::Literal(value, _)]) if !value.is_null() => (AggregateKind::Count, "COUNT(*)".to_owned()),
-            ("count", [argument]) => {
-                let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::CountColumn(input), format!("COUNT({})", inputs.texts[input]))
-            }
-            ("sum", [argument]) => {
-                let input = self.input(inputs, stream, argument)?;
-                (AggregateKind::Sum(input), format!("SUM({})", inputs.texts[input]))
-            }
+        let (kind, word) = match function.func.name() {
+            "count" => (AggregateKind::Count, "COUNT"),
+            "sum" => (AggregateKind::Sum, "SUM"),
+            "avg" => (AggregateKind::Avg, "AVG"),
+            "min" => (AggregateKind::Min, "MIN"),
+            "max" => (AggregateKind::Max, "MAX"),
             _ => return Err(self.statement.unsupported(&call.to_string())),
         };
-        Ok(AggregateCall { kind, name })
+        let [argument] = parameters.args.as_slice() else {
+            return Err(self.statement.unsupported(&call.to_string()));
+        };
+        if !parameters.order_by.is_empty() {
+            return Err(self.statement.unsupported(&call.to_string()));
+        }
+        // The smallest of distinct values is the smallest value.
+        let distinct = parameters.distinct && !matches!(kind, AggregateKind::Min | AggregateKind::Max);
+        let counts_rows = kind == AggregateKind::Count
+            && !distinct
+            && matches!(argument, Expr::Literal(value, _) if !value.is_null());
+        let argument = if counts_rows { None } else { Some(self.input(inputs, stream, argument)?) };
+        let filter = parameters.filter.as_ref();
+        let filter = filter.map(|filter| self.input(inputs, stream, filter)).transpose()?;
+        let argument_text = argument.map_or("*", |argument| inputs.texts[argument].as_str());
+        let distinct_text = if distinct { "DISTINCT " } else { "" };
+        let filter_text = filter.map_or_else(String::new, |filter| format!(" FILTER (WHERE {})", inputs.texts[filter]));
+        let name = format!("{word}({distinct_text}{argument_text}){filter_text}");
+        Ok(AggregateCall { kind, argument, distinct, filter, name })
     }
 
     /// Cuts a stream down to these columns and makes what is pending an operator.
-    fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Stream {
+    fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Result<Stream, SqlError> {
         if outputs.is_empty() && stream.calc.keeps_columns() {
             // COUNT(*) without keys needs no column, but rows need one to be counted by.
             stream.calc.outputs.clear();
             stream.calc.keep_one();
         }
-        let stream = self.project(stream, outputs);
-        self.fuse(stream)
+        let stream = self.project(stream, outputs)?;
+        Ok(self.fuse(stream))
     }
 }
 

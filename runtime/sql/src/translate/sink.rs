@@ -7,7 +7,7 @@ use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::catalog::Table;
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::types::{is_implicit, sql_name};
-use arrow::datatypes::{FieldRef, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion_common::{Column, ScalarValue};
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
 use datafusion_sql::sqlparser::ast::{SelectItem, SetExpr, Spanned};
@@ -34,12 +34,13 @@ impl Target<'_> {
 
 impl<'a> Statement<'a> {
     /// Checks the query's columns against the sink's, and asks the connector for the sink.
-    pub(crate) fn target(&self, query: &SchemaRef) -> Result<Target<'a>, SqlError> {
+    pub(crate) fn target(&self, plan: &LogicalPlan) -> Result<Target<'a>, SqlError> {
+        let query = plan.schema().inner();
         let table = self.tables.resolve(self.text, &self.insert.table)?;
         let columns = self.target_columns(table, query)?;
         for (field, source) in table.schema.fields().iter().zip(&columns) {
             match source {
-                Some(source) => self.check_type(table, field, *source, query)?,
+                Some(source) => self.check_type(table, field, *source, plan)?,
                 None => self.check_absent(table, field)?,
             }
         }
@@ -85,9 +86,13 @@ impl<'a> Statement<'a> {
         Ok(columns)
     }
 
-    fn check_type(&self, table: &Table, field: &FieldRef, source: usize, query: &SchemaRef) -> Result<(), SqlError> {
-        let given = query.field(source).data_type();
-        if is_implicit(given, field.data_type()) {
+    fn check_type(&self, table: &Table, field: &FieldRef, source: usize, plan: &LogicalPlan) -> Result<(), SqlError> {
+        let given = plan.schema().field(source).data_type();
+        let summed = summed_type(plan, source);
+        // In Flink a sum has the type of what is added up; here it is wider, and is checked when it is written.
+        if is_implicit(given, field.data_type())
+            || summed.is_some_and(|summed| summed == *field.data_type() || is_implicit(&summed, field.data_type()))
+        {
             return Ok(());
         }
         let (given, wanted) = (sql_name(given), sql_name(field.data_type()));
@@ -240,6 +245,27 @@ impl Translator<'_> {
                 Err(self.statement.text.error(SqlErrorKind::Changelog, at, message))
             }
         }
+    }
+}
+
+/// The type of what a column adds up, when it is a SUM of whole numbers as it is.
+fn summed_type(plan: &LogicalPlan, column: usize) -> Option<DataType> {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => summed_type(&alias.input, column),
+        LogicalPlan::Filter(filter) => summed_type(&filter.input, column),
+        LogicalPlan::Projection(projection) => match projection.expr.get(column)?.clone().unalias() {
+            Expr::Column(below) => {
+                summed_type(&projection.input, projection.input.schema().maybe_index_of_column(&below)?)
+            }
+            _ => None,
+        },
+        LogicalPlan::Aggregate(aggregate) => {
+            let call = aggregate.aggr_expr.get(column.checked_sub(aggregate.group_expr.len())?)?;
+            let Expr::AggregateFunction(function) = call.clone().unalias() else { return None };
+            let argument = function.params.args.first().filter(|_| function.func.name() == "sum")?;
+            argument.get_type(aggregate.input.schema()).ok().filter(DataType::is_integer)
+        }
+        _ => None,
     }
 }
 

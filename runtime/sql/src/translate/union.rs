@@ -23,10 +23,11 @@ impl Translator<'_> {
             Field::new(field.name(), field.data_type().clone(), is_nullable || field.is_nullable())
         });
         let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        let updates = branches
-            .iter()
-            .filter_map(|branch| branch.updates.clone())
-            .reduce(|first, next| Updates { are_filtered: first.are_filtered || next.are_filtered, ..first });
+        let updates = branches.iter().filter_map(|branch| branch.updates.clone()).reduce(|first, next| Updates {
+            are_filtered: first.are_filtered || next.are_filtered,
+            in_pairs: first.in_pairs || next.in_pairs,
+            ..first
+        });
         let mut inputs: Vec<(Vec<Upstream>, Partitioning)> = Vec::new();
         for branch in branches {
             let branch = self.reshaped(branch, &schema)?;
@@ -56,7 +57,7 @@ impl Translator<'_> {
             not_null: None,
         };
         let outputs = schema.fields().iter().enumerate().map(output).collect();
-        let stream = self.project(stream, outputs);
+        let stream = self.project(stream, outputs)?;
         Ok(self.fuse(stream))
     }
 }

@@ -115,18 +115,33 @@ pub(super) fn equalities(condition: &Expr) -> Vec<String> {
     pairs(condition).into_iter().map(name).collect()
 }
 
-/// The equalities in WHERE between a column of this relation and one that is not.
-pub(super) fn equal_columns(tables: &Tables, condition: Option<&Expr>, relation: &TableFactor) -> Vec<String> {
-    let is_of = |expression: &Expr| match expression {
+/// The equalities in WHERE between a column of this relation and one of those before it.
+pub(super) fn equal_columns(
+    tables: &Tables,
+    condition: Option<&Expr>,
+    before: &[TableWithJoins],
+    relation: &TableFactor,
+) -> Vec<String> {
+    let is_before = |expression: &Expr| {
+        let joined = before.iter().flat_map(|from| from.joins.iter().map(|join| &join.relation));
+        before.iter().map(|from| &from.relation).chain(joined).any(|relation| is_of(tables, relation, expression))
+    };
+    let crosses = |(left, right): &(&Expr, &Expr)| {
+        (is_of(tables, relation, left) && is_before(right)) || (is_of(tables, relation, right) && is_before(left))
+    };
+    let name = |(left, right): (&Expr, &Expr)| format!("{}={}", column_name(left), column_name(right));
+    condition.map_or_else(Vec::new, |condition| pairs(condition).into_iter().filter(crosses).map(name).collect())
+}
+
+/// Whether an expression is a column of a relation.
+fn is_of(tables: &Tables, relation: &TableFactor, expression: &Expr) -> bool {
+    match expression {
         Expr::Identifier(name) => has_column(tables, relation, &name.value),
         Expr::CompoundIdentifier(names) => {
             names.first().is_some_and(|first| Some(&first.value) == relation_name(relation).as_ref())
         }
         _ => false,
-    };
-    let crosses = |(left, right): &(&Expr, &Expr)| is_of(left) != is_of(right);
-    let name = |(left, right): (&Expr, &Expr)| format!("{}={}", column_name(left), column_name(right));
-    condition.map_or_else(Vec::new, |condition| pairs(condition).into_iter().filter(crosses).map(name).collect())
+    }
 }
 
 fn pairs(condition: &Expr) -> Vec<(&Expr, &Expr)> {

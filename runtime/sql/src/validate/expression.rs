@@ -126,7 +126,11 @@ impl Validator<'_> {
         }
         let kind = self.call_kind(function)?;
         if let Some(filter) = &function.filter {
-            return self.refuse("FILTER", self.text.keyword_before(filter.span().start, "FILTER"));
+            if kind == FunctionKind::Scalar {
+                let at = self.text.keyword_before(filter.span().start, "FILTER");
+                return self.invalid(format!("FILTER belongs to an aggregate call, which {name} is none"), at);
+            }
+            self.scalar(filter, "FILTER")?;
         }
         let others = [
             (!function.within_group.is_empty(), "WITHIN GROUP"),
@@ -140,8 +144,8 @@ impl Validator<'_> {
             return self.invalid(format!("{name} needs brackets: {name}(…)"), at);
         };
         self.refuse_any(&[(!list.clauses.is_empty(), "a clause inside a call")], at)?;
-        if list.duplicate_treatment == Some(DuplicateTreatment::Distinct) {
-            return self.refuse(&format!("{name}(DISTINCT …)"), at);
+        if list.duplicate_treatment == Some(DuplicateTreatment::Distinct) && kind == FunctionKind::Scalar {
+            return self.invalid(format!("DISTINCT belongs to an aggregate call, which {name} is none"), at);
         }
         match kind {
             FunctionKind::Scalar => Ok(()),
