@@ -2,30 +2,41 @@
 
 use crate::blackhole::BlackholeSinkFactory;
 use crate::datagen::DatagenSourceFactory;
+use crate::filesystem::{FileSinkFactory, FileSourceFactory};
 use crate::kafka::{KafkaSinkFactory, KafkaSourceFactory};
 use crate::options::{self, CONNECTOR};
 use crate::print::PrintSinkFactory;
 use sluice_engine::sink::SinkFactory;
 use sluice_engine::source::SourceFactory;
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
+use sluice_protocol::options::StorageOptions;
 use std::sync::Arc;
 
 /// The connectors of this crate.
 #[must_use]
 pub fn catalog() -> impl ConnectorCatalog {
-    Connectors
+    catalog_with(None)
 }
 
-const NAMES: [&str; 5] = ["kafka", "upsert-kafka", "datagen", "print", "blackhole"];
-const SOURCES: [&str; 2] = ["kafka", "datagen"];
-const SINKS: [&str; 4] = ["kafka", "upsert-kafka", "print", "blackhole"];
+/// The same; tables on S3 are reached with these options, the job's own.
+#[must_use]
+pub fn catalog_with(storage: Option<StorageOptions>) -> impl ConnectorCatalog {
+    Connectors { storage }
+}
 
-struct Connectors;
+const NAMES: [&str; 6] = ["kafka", "upsert-kafka", "filesystem", "datagen", "print", "blackhole"];
+const SOURCES: [&str; 3] = ["kafka", "filesystem", "datagen"];
+const SINKS: [&str; 5] = ["kafka", "upsert-kafka", "filesystem", "print", "blackhole"];
+
+struct Connectors {
+    storage: Option<StorageOptions>,
+}
 
 impl ConnectorCatalog for Connectors {
     fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
         match connector(table)? {
             "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table)?)),
+            "filesystem" => Ok(Arc::new(FileSourceFactory::new(table, self.storage.as_ref())?)),
             "datagen" => Ok(Arc::new(DatagenSourceFactory::new(table)?)),
             other => Err(wrong_direction(table, other, "read from", &SOURCES)),
         }
@@ -35,6 +46,7 @@ impl ConnectorCatalog for Connectors {
         match connector(table)? {
             "kafka" => Ok(Arc::new(KafkaSinkFactory::append(table)?)),
             "upsert-kafka" => Ok(Arc::new(KafkaSinkFactory::upsert(table)?)),
+            "filesystem" => Ok(Arc::new(FileSinkFactory::new(table, self.storage.as_ref())?)),
             "print" => Ok(Arc::new(PrintSinkFactory::new(table)?)),
             "blackhole" => Ok(Arc::new(BlackholeSinkFactory::new(table)?)),
             other => Err(wrong_direction(table, other, "written to", &SINKS)),

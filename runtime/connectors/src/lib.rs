@@ -11,15 +11,17 @@
 //! - `datagen`: generated rows, a pure function of seed and row number.
 //! - `print`, `blackhole`: sinks for trying out and for measuring.
 //! - `json`: the format, both ways.
+//! - `filesystem`: directories of files, locally and on S3; the sink commits them with checkpoints.
 //! - `kafka`: the `kafka` source and sink and the `upsert-kafka` sink.
 
 mod blackhole;
 pub mod catalog;
 pub mod datagen;
+mod filesystem;
 mod json;
 mod kafka;
 mod options;
 mod print;
 mod throttle;
 
-pub use catalog::catalog;
+pub use catalog::{catalog, catalog_with};

@@ -48,7 +48,8 @@ pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Fa
                     spec.program.sql to run it here";
         Failure::user("BadManifest", text)
     })?;
-    let catalog = sluice_connectors::catalog();
+    let storage = options.checkpointing.as_ref().and_then(|settings| settings.storage_options.clone());
+    let catalog = sluice_connectors::catalog_with(storage);
     let plan_options = PlanOptions { parallelism: options.parallelism, max_parallelism: options.max_parallelism };
     let program = sluice_sql::plan(sql, &plan_options, &catalog).map_err(|error| error.to_failure())?;
     check_guarantees(&program, &options)?;

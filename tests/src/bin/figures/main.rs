@@ -12,6 +12,7 @@ mod filter_project;
 mod groupby;
 mod join;
 mod kafka_json;
+mod parquet_sink;
 mod recovery;
 mod start;
 mod state;
@@ -39,6 +40,7 @@ const FIGURES: &[Figure] = &[
     (&["filter_project_rows_per_core"], filter_project::print),
     (&["join_rows_per_core"], join::print),
     (&["kafka_json_rows_per_core"], kafka_json::print),
+    (&["parquet_sink_mb_per_core"], parquet_sink::print),
     (&["data_plane_tls_ratio"], data_plane::print),
     (&["local_start_seconds"], start::print),
     (&["kill_to_output_seconds", "taskmanager_idle_rss_mb"], recovery::print),

@@ -1,0 +1,158 @@
+//! Files in, files out, with the process killed again and again: a reader of the directory sees each row once, and at the
+//! end nothing is left of what the killed processes had begun.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod common;
+
+use common::Directory;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const ROWS: u64 = 60_000;
+const FILES: u64 = 6;
+
+/// `from` as `to`, in directories of these names.
+fn manifest(
+    root: &Path,
+    name: &str,
+    (from, input): (&str, &str),
+    (to, output): (&str, &str),
+    parallelism: u32,
+) -> String {
+    let root = root.display();
+    format!(
+        "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: {name}}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE orders (id BIGINT, customer STRING) WITH (
+        'connector'='filesystem', 'path'='file://{root}/{from}', 'format'='{input}');
+      CREATE TABLE copied (id BIGINT, customer STRING) WITH (
+        'connector'='filesystem', 'path'='file://{root}/{to}', 'format'='{output}', 'sink.rolling-policy.file-size'='20 kb');
+      INSERT INTO copied SELECT id, customer FROM orders;
+  parallelism: {parallelism}
+  checkpointing: {{interval: 20ms, tolerableFailures: 1000, storage: \"file://{root}/checkpoints\"}}
+"
+    )
+}
+
+fn write_orders(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    for file in 0..FILES {
+        let mut text = String::new();
+        for id in (file..ROWS).step_by(usize::try_from(FILES).unwrap()) {
+            writeln!(text, "{{\"id\": {id}, \"customer\": \"customer {id}\"}}").unwrap();
+        }
+        fs::write(directory.join(format!("{file}.json")), text).unwrap();
+    }
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return vec![] };
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with('.')
+}
+
+/// The ids in all visible files of JSON lines.
+fn ids(directory: &Path) -> Vec<u64> {
+    let mut ids = vec![];
+    for file in files(directory).into_iter().filter(|path| !is_hidden(path)) {
+        for line in fs::read_to_string(file).unwrap().lines() {
+            let row: serde_json::Value = serde_json::from_str(line).expect("no file is half written");
+            assert_eq!(row["customer"], format!("customer {}", row["id"]));
+            ids.push(row["id"].as_u64().unwrap());
+        }
+    }
+    ids.sort_unstable();
+    ids
+}
+
+/// Runs a job to its end, and kills it with SIGKILL after each of these times before.
+fn run_through(directory: &Directory, manifest: &str, kills: impl Iterator<Item = u64>, look: impl Fn()) {
+    for (number, millis) in kills.enumerate() {
+        let mut child =
+            directory.command(&format!("run {manifest} --rest-port 0")).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(millis));
+        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            println!("it had ended before kill {number}");
+            return;
+        }
+        let _ = Command::new("kill").args(["-9", &child.id().to_string()]).status().unwrap();
+        child.wait().unwrap();
+        look();
+    }
+    let ran = directory.run(&format!("run {manifest} --rest-port 0"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn s1_each_row_is_seen_once_whatever_is_killed() {
+    let directory = Directory::new("files");
+    let root = directory.path().canonicalize().unwrap();
+    write_orders(&root.join("in"));
+    let jobs = [
+        ("to-parquet", ("in", "json"), ("columns", "parquet"), 2),
+        ("to-lines", ("columns", "parquet"), ("out", "json"), 3),
+    ];
+    for (name, from, to, parallelism) in jobs {
+        let file = format!("{name}.yaml");
+        fs::write(root.join(&file), manifest(&root, name, from, to, parallelism)).unwrap();
+        let out = root.join(to.0);
+        let look = || {
+            if to.1 == "json" {
+                let seen = ids(&out);
+                assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a row is seen twice");
+            }
+        };
+        run_through(&directory, &file, (0..8).map(|kill| 150 + 90 * kill), look);
+        let left: Vec<_> = files(&out).into_iter().filter(|path| is_hidden(path)).collect();
+        assert_eq!(left, [PathBuf::new(); 0], "nothing is left of what was killed");
+    }
+    assert!(ids(&root.join("out")).into_iter().eq(0..ROWS), "each row once");
+}
+
+#[test]
+fn a_job_without_checkpoints_refuses_the_sink_by_name() {
+    let directory = Directory::new("files-refused");
+    let root = directory.path().canonicalize().unwrap();
+    let manifest = manifest(&root, "refused", ("in", "json"), ("out", "json"), 1);
+    for (checkpointing, expected) in [
+        ("", "takes no checkpoints"),
+        ("  checkpointing: {interval: 1s, storage: JobManager}\n", "JobManager's memory"),
+        ("  checkpointing: {interval: 1s, mode: AtLeastOnce, storage: \"file:///tmp/x\"}\n", "AtLeastOnce"),
+    ] {
+        let text: String =
+            manifest.lines().filter(|line| !line.contains("checkpointing")).map(|line| format!("{line}\n")).collect();
+        fs::write(root.join("job.yaml"), format!("{text}{checkpointing}")).unwrap();
+        let ran = directory.run("run job.yaml --rest-port 0");
+        assert_ne!(ran.code, Some(0));
+        assert!(ran.err.contains(expected) && ran.err.contains("copied"), "{checkpointing}: {}", ran.err);
+    }
+}
+
+#[test]
+fn the_example_runs() {
+    let directory = Directory::new("files-example");
+    let root = directory.path().canonicalize().unwrap();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/files-to-parquet.yaml");
+    let text = fs::read_to_string(example).unwrap().replace("/tmp/sluice", root.to_str().unwrap());
+    fs::write(root.join("job.yaml"), text).unwrap();
+    fs::create_dir(root.join("orders")).unwrap();
+    let orders =
+        "{\"id\": 1, \"customer\": \"ada\", \"amount\": 12.5}\n{\"id\": 2, \"customer\": \"bob\", \"amount\": 9}\n";
+    fs::write(root.join("orders/1.json"), orders).unwrap();
+    let ran = directory.run("run job.yaml --rest-port 0");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let found = files(&root.join("large-orders"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let bytes = fs::read(&found[0]).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+}

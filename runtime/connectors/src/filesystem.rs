@@ -1,0 +1,113 @@
+//! The `filesystem` source and sink: files of JSON lines, CSV or Parquet, on a file system or S3.
+//!
+//! The sink commits files with checkpoints: a file is staged where no reader sees it ([`sluice_storage::staging`]) and
+//! becomes visible, whole, once the checkpoint that holds its handle is complete. The source reads every file of a directory
+//! once, or goes on to look for new ones.
+//!
+//! - `options`: what can be said in WITH. - `encode`: rows into files. - `upload`: a writer's thread that stages.
+//!   `writer`, `committer`: the two halves of the sink. - `splits`: which files there are, and how they are divided.
+//! - `lines`, `columns`: what is in a file, as batches. - `reader`: the subtask.
+
+mod committer;
+mod encode;
+mod options;
+mod reader;
+mod rows;
+mod splits;
+#[cfg(test)]
+mod tests;
+mod upload;
+mod writer;
+
+use committer::FileCommitter;
+use options::FileOptions;
+use reader::FileReader;
+use sluice_engine::error::TaskError;
+use sluice_engine::sink::{
+    AcceptedKinds, Committer, CommitterContext, DeliveryGuarantee, Sink, SinkFactory, Transactional,
+};
+use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::table::{TableDescriptor, TableError};
+use sluice_protocol::SubtaskIndex;
+use sluice_protocol::options::StorageOptions;
+use sluice_protocol::state::Checksum;
+use sluice_storage::StoreFailure;
+use sluice_storage::StoreFailureKind;
+use std::sync::Arc;
+use writer::FileWriter;
+
+/// Makes the writers of a table.
+pub(crate) struct FileSinkFactory {
+    options: Arc<FileOptions>,
+}
+
+impl FileSinkFactory {
+    /// Checks the options.
+    pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
+        Ok(Self { options: Arc::new(options::read_sink(table, storage)?) })
+    }
+}
+
+impl SinkFactory for FileSinkFactory {
+    fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
+        Ok(Box::new(Transactional::new(FileWriter::new(Arc::clone(&self.options)))))
+    }
+
+    fn accepted_kinds(&self) -> AcceptedKinds {
+        AcceptedKinds::InsertOnly
+    }
+
+    fn guarantee(&self) -> DeliveryGuarantee {
+        DeliveryGuarantee::ExactlyOnce
+    }
+
+    fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
+        Ok(Some(Box::new(FileCommitter::new(&self.options, context)?)))
+    }
+}
+
+/// Makes the readers of a table.
+pub(crate) struct FileSourceFactory {
+    options: Arc<FileOptions>,
+}
+
+impl FileSourceFactory {
+    /// Checks the options.
+    pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
+        Ok(Self { options: Arc::new(options::read_source(table, storage)?) })
+    }
+}
+
+impl SourceFactory for FileSourceFactory {
+    fn create(&self) -> Result<Box<dyn Source>, TaskError> {
+        Ok(Box::new(FileReader::new(Arc::clone(&self.options))))
+    }
+
+    fn schema(&self) -> arrow::datatypes::SchemaRef {
+        Arc::clone(&self.options.schema)
+    }
+
+    fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
+        owner(split, parallelism)
+    }
+}
+
+/// By the split's name: every subtask lists the directory and takes its own.
+fn owner(split: &str, parallelism: u32) -> SubtaskIndex {
+    let number = Checksum::of(split.as_bytes()).0 % u64::from(parallelism.max(1));
+    SubtaskIndex(u32::try_from(number).unwrap_or(0))
+}
+
+/// A store that does not answer is tried again by a restart, one that refuses is for a person.
+fn store_error(failure: &StoreFailure) -> TaskError {
+    match failure.kind {
+        StoreFailureKind::Unreachable => TaskError::External(failure.message.clone()),
+        _ => TaskError::Unavailable(failure.message.clone()),
+    }
+}
+
+/// A runtime of one thread's own, on which it waits for the store.
+fn runtime() -> Result<tokio::runtime::Runtime, TaskError> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| TaskError::External(format!("no runtime for a file connector: {error}")))
+}

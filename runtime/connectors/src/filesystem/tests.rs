@@ -1,0 +1,307 @@
+//! The sink stands the conformance suite, on a file system and on S3; what it writes comes back through the source.
+
+use super::committer::file_of;
+use super::*;
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use sluice_engine::batch::Batch;
+use sluice_engine::operator::{OperatorContext, RestoredState, TaskIdentity};
+use sluice_engine::sink::SinkContext;
+use sluice_engine::sink::conformance::{self, Subject};
+use sluice_engine::source::{SourceContext, SourcePoll};
+use sluice_engine::state::StateBackend;
+use sluice_engine::table::TableOption;
+use sluice_protocol::state::{Committable, SplitState};
+use sluice_protocol::{CheckpointId, JobId, KeyGroupRange, Run, Timestamp};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A directory that goes away.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+        let path = std::env::temp_dir().join(format!("sluice-files-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn schema() -> Arc<Schema> {
+    Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("text", DataType::Utf8, true)]))
+}
+
+fn table(path: &str, options: &[(&str, &str)]) -> TableDescriptor {
+    let all = [("connector", "filesystem"), ("path", path)].into_iter().chain(options.iter().copied());
+    let options = all.map(|(key, value)| TableOption { key: key.to_owned(), value: value.to_owned() });
+    TableDescriptor { name: "t".into(), schema: schema(), primary_key: vec![], options: options.collect() }
+}
+
+fn rows(numbers: Range<i64>) -> Batch {
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values(numbers.clone().map(|n| format!("text \"{n}\", and more"))));
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+    Batch::inserts(RecordBatch::try_new(schema(), vec![column, texts]).unwrap())
+}
+
+fn operator(subtask: u32, parallelism: u32) -> OperatorContext {
+    let subtask = SubtaskIndex(subtask);
+    OperatorContext {
+        uid: "t".into(),
+        subtask,
+        parallelism,
+        key_groups: KeyGroupRange::of_subtask(subtask, parallelism, 128),
+        max_parallelism: 128,
+        state_backend: StateBackend::default(),
+    }
+}
+
+fn open_source(table: &TableDescriptor, subtask: (u32, u32), state: RestoredState) -> Box<dyn Source> {
+    let mut source = FileSourceFactory::new(table, None).unwrap().create().unwrap();
+    let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
+    source.open(SourceContext { operator: operator(subtask.0, subtask.1), waker, clock }, state).unwrap();
+    source
+}
+
+fn numbers(batch: &Batch) -> Vec<i64> {
+    let texts = batch.rows.column(1).as_string::<i32>();
+    let numbers = batch.rows.column(0).as_primitive::<Int64Type>().values().to_vec();
+    for (row, number) in numbers.iter().enumerate() {
+        assert_eq!(texts.value(row), format!("text \"{number}\", and more"));
+    }
+    numbers
+}
+
+/// Everything, until the source says that it has finished.
+fn read_all(source: &mut dyn Source) -> Vec<i64> {
+    let mut found = vec![];
+    loop {
+        match source.poll(1000).unwrap() {
+            SourcePoll::Batch(batch) => found.extend(numbers(&batch)),
+            SourcePoll::Pending => std::thread::sleep(Duration::from_millis(2)),
+            SourcePoll::Finished => return found,
+        }
+    }
+}
+
+/// The sink on a directory.
+struct Files {
+    directory: Directory,
+    table: TableDescriptor,
+    factory: FileSinkFactory,
+}
+
+impl Files {
+    fn new(options: &[(&str, &str)]) -> Self {
+        let directory = Directory::new();
+        let table = table(&format!("file://{}", directory.0.display()), options);
+        Self { factory: FileSinkFactory::new(&table, None).unwrap(), directory, table }
+    }
+}
+
+impl Subject for Files {
+    fn factory(&self) -> &dyn SinkFactory {
+        &self.factory
+    }
+
+    fn rows(&self, numbers: Range<i64>) -> Batch {
+        rows(numbers)
+    }
+
+    fn visible(&self) -> Result<Vec<i64>, String> {
+        let format = self.table.option("format").unwrap();
+        let path = self.table.option("path").unwrap();
+        Ok(read_all(open_source(&table(path, &[("format", format)]), (0, 1), RestoredState::default()).as_mut()))
+    }
+
+    fn open_transactions(&self) -> Result<usize, String> {
+        Ok(hidden(&self.directory.0).len())
+    }
+
+    fn destroy(&self, committable: &Committable) -> Result<(), String> {
+        let file = file_of(committable).map_err(|error| error.to_string())?;
+        let path = self.directory.0.join(format!(".{}.inprogress", file.key));
+        std::fs::remove_file(path).map_err(|error| error.to_string())
+    }
+}
+
+fn hidden(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.to_str().unwrap().to_owned()).filter(|name| name.starts_with('.')).collect()
+}
+
+#[test]
+fn the_sink_on_a_file_system_stands_the_suite() {
+    for format in ["json", "parquet"] {
+        conformance::check(|| Ok(Files::new(&[("format", format)]))).unwrap_or_else(|what| panic!("{format}: {what}"));
+    }
+    // A file for every batch.
+    let small = [("format", "json"), ("sink.rolling-policy.file-size", "1b")];
+    conformance::check(|| Ok(Files::new(&small))).unwrap();
+}
+
+fn write(files: &Files, batches: impl Iterator<Item = Range<i64>>, run: Run) {
+    let mut sink = files.factory.create().unwrap();
+    let identity = TaskIdentity { job: JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() }, run };
+    let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
+    sink.open(SinkContext { operator: operator(0, 1), identity: identity.clone(), waker, clock }).unwrap();
+    for batch in batches {
+        while !sink.is_writable().unwrap() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sink.write(rows(batch)).unwrap();
+    }
+    while !sink.flush().unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let context = CommitterContext { job: identity.job, sink: "t".into() };
+    let mut committer = files.factory.committer(context).unwrap().unwrap();
+    for handle in sink.committables(CheckpointId(1)).unwrap() {
+        committer.commit(&handle).unwrap();
+    }
+}
+
+#[test]
+fn files_end_at_their_size() {
+    for format in ["json", "parquet"] {
+        let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "200 kb")]);
+        write(&files, (0..100).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
+        let count = std::fs::read_dir(&files.directory.0).unwrap().count();
+        assert!((5..40).contains(&count), "{format}: {count} files");
+        let mut found = files.visible().unwrap();
+        found.sort_unstable();
+        assert!(found.into_iter().eq(0..100_000), "{format}");
+    }
+}
+
+#[test]
+fn a_source_goes_on_where_its_splits_were_under_any_parallelism() {
+    for format in ["json", "parquet"] {
+        let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "300 kb")]);
+        write(&files, (0..60).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
+        let table = table(files.table.option("path").unwrap(), &[("format", format)]);
+        let mut found = vec![];
+        let mut states: Vec<SplitState> = vec![];
+        for subtask in 0..2 {
+            let mut source = open_source(&table, (subtask, 2), RestoredState::default());
+            let mut polls = 0;
+            while polls < 3 {
+                match source.poll(1000).unwrap() {
+                    SourcePoll::Batch(batch) => {
+                        found.extend(numbers(&batch));
+                        polls += 1;
+                    }
+                    SourcePoll::Pending => std::thread::sleep(Duration::from_millis(2)),
+                    SourcePoll::Finished => break,
+                }
+            }
+            states.extend(source.snapshot().unwrap());
+        }
+        assert!(!found.is_empty() && found.len() < 60_000, "{format}: it was stopped in the middle");
+        for subtask in 0..3 {
+            let own = states.iter().filter(|state| owner(&state.split, 3).0 == subtask).cloned().collect();
+            let state = RestoredState { restored: true, splits: own, ..RestoredState::default() };
+            found.extend(read_all(open_source(&table, (subtask, 3), state).as_mut()));
+        }
+        found.sort_unstable();
+        assert!(found.into_iter().eq(0..60_000), "{format}: each row once");
+    }
+}
+
+#[test]
+fn a_watched_directory_brings_new_files_and_shows_no_hidden_ones() {
+    let files = Files::new(&[("format", "json")]);
+    write(&files, std::iter::once(0..10), Run::default());
+    std::fs::write(files.directory.0.join("_temporary.json"), "no json").unwrap();
+    std::fs::write(files.directory.0.join(".hidden.json"), "no json").unwrap();
+    let options = [("format", "json"), ("source.monitor-interval", "20 ms")];
+    let mut source =
+        open_source(&table(files.table.option("path").unwrap(), &options), (0, 1), RestoredState::default());
+    let mut until = |count: usize| {
+        let mut found = vec![];
+        for _ in 0..2000 {
+            match source.poll(1000).unwrap() {
+                SourcePoll::Batch(batch) => found.extend(numbers(&batch)),
+                SourcePoll::Pending => std::thread::sleep(Duration::from_millis(5)),
+                SourcePoll::Finished => panic!("it never finishes"),
+            }
+            if found.len() >= count {
+                return found;
+            }
+        }
+        panic!("{found:?}")
+    };
+    assert!(until(10).into_iter().eq(0..10));
+    write(&files, std::iter::once(10..15), Run { generation: sluice_protocol::Generation(2), ..Run::default() });
+    assert!(until(5).into_iter().eq(10..15));
+}
+
+#[test]
+fn a_line_that_crosses_ranges_is_read_once() {
+    let directory = Directory::new();
+    let mut text = String::new();
+    for number in 0..500 {
+        text.push_str(&format!("{{\"n\":{number},\"text\":\"text \\\"{number}\\\", and more\"}}\r\n"));
+    }
+    // The last one has no end.
+    let text = text.trim_end().to_owned();
+    std::fs::write(directory.0.join("a.json"), &text).unwrap();
+    let path = format!("file://{}", directory.0.display());
+    let options = Arc::new(options::read_source(&table(&path, &[("format", "json")]), None).unwrap());
+    let store = sluice_storage::open_store(&path, None).unwrap();
+    let files = rows::Files { store, runtime: Arc::new(runtime().unwrap()), options };
+    for range in [7, 37, 38, 64, 1000, 100_000] {
+        let mut found = vec![];
+        let size = text.len() as u64;
+        for start in (0..size).step_by(range) {
+            let end = size.min(start + range as u64);
+            let split = splits::Split { file: "a.json".into(), start, end, progress: splits::Progress::default() };
+            files
+                .read(&split, &mut |batch, _| {
+                    found.extend(batch.into_iter().flat_map(|rows| numbers(&Batch::inserts(rows))));
+                    true
+                })
+                .unwrap();
+        }
+        assert!(found.into_iter().eq(0..500), "ranges of {range} bytes");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let directory = Directory::new();
+    std::fs::write(directory.0.join("bad.json"), "{\"n\":1,\"text\":\"text \\\"1\\\", and more\"}\n{\"n\":\n").unwrap();
+    let path = format!("file://{}", directory.0.display());
+    let mut source = open_source(&table(&path, &[("format", "json")]), (0, 1), RestoredState::default());
+    let error = loop {
+        match source.poll(10) {
+            Ok(_) => std::thread::sleep(Duration::from_millis(2)),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("bad.json") && error.contains("at byte 38"), "{error}");
+}
+
+#[test]
+fn options_are_refused_by_name() {
+    let refused = |options: &[(&str, &str)]| match FileSinkFactory::new(&table("file:///tmp/x", options), None) {
+        Ok(_) => panic!("{options:?} was taken"),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused(&[("format", "orc")]).contains("'json', 'parquet'"));
+    assert!(refused(&[("format", "json"), ("auto-compaction", "true")]).contains("'auto-compaction'"));
+    assert!(refused(&[("format", "json"), ("sink.rolling-policy.file-size", "0")]).contains("128MB"));
+    let relative = FileSinkFactory::new(&table("files", &[("format", "json")]), None).err().unwrap().to_string();
+    assert!(relative.contains("file:///"), "{relative}");
+}

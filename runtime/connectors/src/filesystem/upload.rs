@@ -1,0 +1,184 @@
+//! A writer's thread: takes the bytes of files one after the other and stages them, so that the task never waits.
+
+use super::options::FileOptions;
+use super::{runtime, store_error};
+use bytes::Bytes;
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::Waker;
+use sluice_storage::staging::{StagedFile, Staging, StagingFile};
+use sluice_storage::{StoreFailure, StoreFailureKind};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// With more bytes than this on their way a writer takes no rows.
+const HIGH_WATER: usize = 32 << 20;
+
+/// Tries of a request to the store.
+const TRIES: u32 = 5;
+
+enum Order {
+    Begin(String),
+    Bytes(Bytes),
+    Stage,
+}
+
+#[derive(Default)]
+struct Shared {
+    queued: usize,
+    /// Files that are not staged yet.
+    open: usize,
+    staged: VecDeque<StagedFile>,
+    failure: Option<TaskError>,
+    /// The writer is gone: what is queued is of no use.
+    stopped: bool,
+}
+
+/// The writer's side.
+pub(super) struct Upload {
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Upload {
+    /// Starts the thread.
+    pub(super) fn start(options: &FileOptions, waker: Waker) -> Result<Self, TaskError> {
+        let (orders, received) = channel();
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let staging = options.open()?;
+        let runtime = runtime()?;
+        let of_thread = Arc::clone(&shared);
+        let work = move || {
+            let failed = runtime.block_on(run(&staging, &received, &of_thread, &waker)).err();
+            if let Some(failure) = failed {
+                lock(&of_thread).failure.get_or_insert(store_error(&failure));
+                waker();
+            }
+        };
+        let started = std::thread::Builder::new().name("file-sink".to_owned()).spawn(work);
+        let thread = started.map_err(|error| TaskError::External(format!("no thread for a file sink: {error}")))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread), shared })
+    }
+
+    pub(super) fn begin(&self, key: String) -> Result<(), TaskError> {
+        lock(&self.shared).open += 1;
+        self.order(Order::Begin(key))
+    }
+
+    pub(super) fn append(&self, bytes: Vec<u8>) -> Result<(), TaskError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        lock(&self.shared).queued += bytes.len();
+        self.order(Order::Bytes(bytes.into()))
+    }
+
+    pub(super) fn stage(&self) -> Result<(), TaskError> {
+        self.order(Order::Stage)
+    }
+
+    fn order(&self, order: Order) -> Result<(), TaskError> {
+        let is_taken = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
+        self.check()?;
+        is_taken.then_some(()).ok_or_else(|| TaskError::External("the thread of a file sink has ended".to_owned()))
+    }
+
+    fn check(&self) -> Result<(), TaskError> {
+        lock(&self.shared).failure.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn has_room(&self) -> Result<bool, TaskError> {
+        self.check()?;
+        Ok(lock(&self.shared).queued < HIGH_WATER)
+    }
+
+    /// All files that were staged, once none is open.
+    pub(super) fn take_staged(&self) -> Result<Option<Vec<StagedFile>>, TaskError> {
+        self.check()?;
+        let mut shared = lock(&self.shared);
+        Ok((shared.open == 0).then(|| shared.staged.drain(..).collect()))
+    }
+}
+
+/// Waits for the request under way, and leaves what is staged where it is: when a task has ended, it begins nothing more.
+impl Drop for Upload {
+    fn drop(&mut self) {
+        lock(&self.shared).stopped = true;
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked has begun nothing more either.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn run(
+    staging: &Staging,
+    orders: &Receiver<Order>,
+    shared: &Mutex<Shared>,
+    waker: &Waker,
+) -> Result<(), StoreFailure> {
+    let mut file: Option<StagingFile> = None;
+    while let Ok(order) = orders.recv() {
+        if lock(shared).stopped {
+            return Ok(());
+        }
+        match order {
+            Order::Begin(key) => file = Some(patiently(async || staging.begin(&key).await).await?),
+            Order::Bytes(bytes) => {
+                let count = bytes.len();
+                if let Some(file) = &mut file {
+                    append(staging, file, bytes).await?;
+                }
+                lock(shared).queued -= count;
+            }
+            Order::Stage => {
+                let staged = match file.take() {
+                    Some(file) => Some(staging.stage(file).await?),
+                    None => None,
+                };
+                let mut shared = lock(shared);
+                shared.open -= 1;
+                shared.staged.extend(staged);
+            }
+        }
+        waker();
+    }
+    Ok(())
+}
+
+async fn append(staging: &Staging, file: &mut StagingFile, bytes: Bytes) -> Result<(), StoreFailure> {
+    for tries in 1.. {
+        match staging.append(file, bytes.clone()).await {
+            Err(failure) if may_pass(&failure) && tries < TRIES && file.may_repeat() => pause(tries).await,
+            other => return other,
+        }
+    }
+    Ok(())
+}
+
+async fn patiently<T>(attempt: impl AsyncFn() -> Result<T, StoreFailure>) -> Result<T, StoreFailure> {
+    let mut tries = 1;
+    loop {
+        match attempt().await {
+            Err(failure) if may_pass(&failure) && tries < TRIES => pause(tries).await,
+            other => return other,
+        }
+        tries += 1;
+    }
+}
+
+fn may_pass(failure: &StoreFailure) -> bool {
+    failure.kind == StoreFailureKind::Unreachable
+}
+
+async fn pause(tries: u32) {
+    tokio::time::sleep(Duration::from_millis(100 << tries.min(5))).await;
+}
