@@ -8,6 +8,7 @@ use sluice_protocol::options::DesiredState;
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::{CheckpointInfo, ForeignSnapshotStatus, JobStatus};
 use sluice_protocol::{Attempt, Generation, Timestamp};
+use sluice_rpc::tls::CertificateProblem;
 
 /// Everything that decides what happens to one StreamJob.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,11 +64,20 @@ pub struct Facts {
     /// Since when this controller tries to hear the JobManager at its present address.
     pub tried_since: Option<Timestamp>,
     /// Why the stream could not be opened when it was last tried.
-    pub stream_problem: Option<String>,
+    pub stream_problem: Option<StreamProblem>,
     /// Whether the controller has lost most of its streams at once: then it is not the JobManagers that are at fault.
     pub mostly_unreachable: bool,
     /// Since when this controller leads: of what was before it knows only what status says.
     pub leading_since: Timestamp,
+}
+
+/// Why a status stream could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamProblem {
+    /// What is wrong with a certificate, where it is that.
+    pub certificate: Option<CertificateProblem>,
+    /// For people.
+    pub message: String,
 }
 
 /// The reason where the ConfigMap of a frozen program is gone.

@@ -193,7 +193,7 @@ pub(crate) async fn carry_out(
     let mut renewal = Ok(None);
     if makes || (speaks && !is_done) {
         // What is remembered may be wrong where the JobManager does not believe it.
-        let doubtful = facts.stream_problem.as_ref().is_some_and(|problem| problem.contains("certificate"));
+        let doubtful = facts.stream_problem.as_ref().is_some_and(|problem| problem.certificate.is_some());
         renewal = context.certificates.ensure(&context.client, job, makes || doubtful).await.map(Some);
     }
     if makes && renewal.is_err() {

@@ -5,6 +5,7 @@
 
 use crate::certificates::Certificates;
 use crate::connection::{Connection, Connector};
+use crate::facts::StreamProblem;
 use crate::leader::Leadership;
 use crate::time::now;
 use kube::runtime::reflector::ObjectRef;
@@ -13,6 +14,7 @@ use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId, Timestamp};
 use sluice_rpc::control::ControlError;
+use sluice_rpc::tls::CertificateProblem;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,7 +68,7 @@ pub struct StreamView {
     /// Since when it is tried at this address.
     pub tried_since: Option<Timestamp>,
     /// Why it could not be opened when it was last tried.
-    pub why: Option<String>,
+    pub why: Option<StreamProblem>,
 }
 
 #[derive(Default)]
@@ -74,7 +76,7 @@ struct State {
     report: Option<JobStatus>,
     client: Option<Arc<dyn Connection>>,
     unreachable_since: Option<Timestamp>,
-    why: Option<String>,
+    why: Option<StreamProblem>,
 }
 
 impl State {
@@ -234,7 +236,7 @@ impl Stream {
                 Ok(()) => backoff = FIRST_BACKOFF,
                 Err(error) => {
                     tracing::debug!(%job, generation = %target.generation, "status stream: {error}");
-                    lock(&self.state).why = Some(error.to_string());
+                    lock(&self.state).why = Some(problem_of(&error));
                 }
             }
             let was_up = {
@@ -258,7 +260,8 @@ impl Stream {
         let tls = certificates.of(&job.uid).filter(|_| target.tls);
         if target.tls && tls.is_none() {
             let message = "there is no certificate for this job yet".to_owned();
-            return Err(ControlError::Unreachable { address: target.address.clone(), message });
+            let (address, problem) = (target.address.clone(), CertificateProblem::NotBelieved);
+            return Err(ControlError::Certificate { address, problem, message });
         }
         let client = connector.connect(job, &target.address, tls).await?;
         let mut reports = client.watch(&self.job, self.target.generation).await?;
@@ -285,6 +288,14 @@ impl Stream {
         // The receiver is gone only when the controller ends.
         let _ = self.trigger.send(ObjectRef::new(&self.job.name).within(&self.job.namespace));
     }
+}
+
+fn problem_of(error: &ControlError) -> StreamProblem {
+    let certificate = match error {
+        ControlError::Certificate { problem, .. } => Some(*problem),
+        _ => None,
+    };
+    StreamProblem { certificate, message: error.to_string() }
 }
 
 /// A report without what changes all the time and decides nothing.

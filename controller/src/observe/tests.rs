@@ -100,7 +100,7 @@ fn pods_that_were_perhaps_made_and_are_not_shown_are_asked_for_by_name() {
     assert_eq!(names(&[], &memory), format!("pv-{generation}-jm pv-{generation}-tm-3 pv-{generation}-tm-4"));
     assert_eq!(names(&[Role::JobManager, Role::TaskManager(3)], &memory), format!("pv-{generation}-tm-4"));
     assert_eq!(names(&[Role::JobManager, Role::TaskManager(4)], &memory), "", "the older one is gone");
-    let none = Memory { next_task_manager: 0, ..memory.clone() };
+    let none = Memory { next_task_manager: 0, ..memory };
     assert_eq!(names(&[Role::JobManager], &none), "");
     let earlier = PodFacts { generation: Generation(generation.0 - 1), ..pods(&[Role::JobManager])[0].clone() };
     assert_eq!(unseen("pv", &none, 2, &[earlier]), [format!("pv-{generation}-jm")]);

@@ -3,10 +3,10 @@
 //! Who wants one removed is a Savepoint object that is being deleted. What became of it is remembered until that object is
 //! gone; past its deadline it is gone too.
 
-use super::Planner;
 use super::close::RETRY_GAP;
 use super::fate::Fate;
-use crate::facts::{Disposal, Helper, HelperTask, Rejection, WantedDisposal};
+use super::{Planner, reference};
+use crate::facts::{Disposal, Helper, HelperTask, PodFacts, Rejection, Role, WantedDisposal};
 use sluice_protocol::TimeSpan;
 use sluice_protocol::failure::ExitKind;
 use sluice_protocol::job_master::{Directive, StartFrom};
@@ -75,6 +75,7 @@ impl Planner<'_> {
             }
             Fate::Exited(record) => {
                 self.conclude(disposal, &record.reason, record.message.clone());
+                self.delete_helper();
                 return false;
             }
             Fate::Lost(_) | Fate::Drained(_) => self.dispose_again(disposal),
@@ -97,6 +98,14 @@ impl Planner<'_> {
         let (since, tries) = before.map_or((self.facts.now, 0), |helper| (helper.since, helper.tries));
         let task = HelperTask::Dispose(Disposal { outcome, ..disposal.clone() });
         self.plan.memory.helper = Some(Helper { since, tries, task });
+    }
+
+    /// Its record was read, and is remembered first (C2).
+    fn delete_helper(&mut self) {
+        let generation = self.facts.memory.generation;
+        let is_it = |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == generation && !pod.terminating;
+        let pods = self.facts.pods.iter().filter(is_it).map(reference);
+        self.plan.delete.extend(pods);
     }
 
     /// Whether the next start would restore it: what the last revision was to start from and has not, what the job was

@@ -96,6 +96,8 @@ impl Planner<'_> {
         let was_asked = |from: &String| restore.is_some_and(|restore| restore.from == *from);
         match (savepoint, unused()) {
             (Some(savepoint), _) if allows || moves || has_no_ledger => path(savepoint),
+            // What was never seen to run has a ledger all the same, which is newer than what it was to start from.
+            (_, Some(_)) if moves && memory.ledger_entry > 0 => path(self.job_directory()),
             // What the last revision was to be started from and never was; but not what the spec asked for then.
             (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) if !was_asked(from) => path(from.clone()),
             _ if moves && memory.ledger_entry > 0 => path(self.job_directory()),

@@ -13,7 +13,7 @@ mod trial;
 mod upgrade;
 
 use super::*;
-use crate::facts::{Lifecycle, PodEnd, Told};
+use crate::facts::{Lifecycle, PodEnd, StreamProblem, Told};
 use crate::validate::validate_program;
 use serde_json::json;
 use sluice_crds::{StreamJob, UpgradeMode, UpgradeSpec};
@@ -22,6 +22,7 @@ use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::restart::{CountedFailure, FailureCounts};
 use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus, Notice};
 use sluice_protocol::{Attempt, CheckpointId, TimeSpan};
+use sluice_rpc::tls::CertificateProblem;
 
 const NOW: Timestamp = Timestamp(1_767_225_600_000);
 
@@ -353,15 +354,27 @@ fn pods_on_a_lost_node_are_given_up_soon_unless_they_still_answer() {
     assert_eq!(replaced.create.len(), 1);
 }
 
+fn stream_problem(certificate: Option<CertificateProblem>, message: &str) -> StreamProblem {
+    StreamProblem { certificate, message: message.to_owned() }
+}
+
 #[test]
 fn an_expired_certificate_is_told_by_name() {
     let why = "JobManager at '10.0.0.1:6123' cannot be reached: CertificateExpired: its certificate has expired";
-    let facts = Facts { stream_problem: Some(why.to_owned()), connected: false, ..running() };
+    let facts = Facts {
+        stream_problem: Some(stream_problem(Some(CertificateProblem::Expired), why)),
+        connected: false,
+        ..running()
+    };
     let view = plan(&facts).view;
     let told = view.degraded.expect("is told");
     assert_eq!((told.reason.as_str(), told.message.as_str(), view.ready), ("CertificateExpired", why, false));
-    let other = Facts { stream_problem: Some("connection refused".to_owned()), connected: false, ..running() };
-    assert_eq!(plan(&other).view.degraded, None, "a stream that is down for a moment is no news");
+    for (certificate, why) in [(None, "CertificateExpired, says the text"), (Some(CertificateProblem::NotBelieved), "")]
+    {
+        let other = stream_problem(certificate, why);
+        let other = Facts { stream_problem: Some(other), connected: false, ..running() };
+        assert_eq!(plan(&other).view.degraded, None, "a stream that is down for a moment is no news");
+    }
 }
 
 #[test]

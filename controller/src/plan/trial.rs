@@ -5,7 +5,7 @@ use super::{Planner, View, rejection};
 use crate::facts::{GivenUp, Program, Rejection, Stable, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobState};
 use sluice_protocol::job_master::{Command, Directive, StartFrom};
-use sluice_protocol::status::JobState;
+use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{Attempt, Generation, TimeSpan};
 
 /// How long a new leader may take to hear the JobManagers.
@@ -17,6 +17,20 @@ const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "Snap
 /// Whether a place is a checkpoint, and no savepoint.
 fn is_checkpoint(place: &str) -> bool {
     place.rsplit('/').next().is_some_and(|name| name.starts_with("chk-"))
+}
+
+/// What the stable revision left: the oldest that a later one pinned. The pin of an upgrade before it may be there still,
+/// since its release is a command that comes when it comes.
+fn left_by(report: &JobStatus, stable: u64) -> Option<&String> {
+    let JobStatus { pinned, pinned_by, .. } = report;
+    if pinned_by.is_empty() {
+        return pinned.first();
+    }
+    let is_later = |holder: &str| {
+        let revision = holder.strip_prefix("revision ").and_then(|number| number.parse::<u64>().ok());
+        revision.is_none_or(|revision| revision > stable)
+    };
+    pinned.iter().zip(pinned_by).find(|(_, holder)| is_later(holder)).map(|(snapshot, _)| snapshot)
 }
 
 impl Planner<'_> {
@@ -46,8 +60,8 @@ impl Planner<'_> {
         };
         let completed = report.completed_checkpoints.saturating_sub(before);
         let stability = &self.facts.lifecycle.stability;
-        // The oldest that is pinned is what the stable revision left.
-        let pinned = report.pinned.first().filter(|_| trial.snapshot.as_deref().is_none_or(is_checkpoint));
+        let stable = self.plan.memory.stable.as_ref().map_or(0, |stable| stable.revision);
+        let pinned = left_by(report, stable).filter(|_| trial.snapshot.as_deref().is_none_or(is_checkpoint));
         let snapshot = pinned.cloned().or_else(|| trial.snapshot.clone());
         let needed = stability.effective_checkpoints(self.checkpointing());
         let (runs, due) = (report.state == JobState::Running, report.since.plus(stability.duration));

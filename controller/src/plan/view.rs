@@ -2,12 +2,12 @@
 
 use super::Planner;
 use super::revision::spec_warnings;
-use crate::facts::{Facts, PodFacts, Rejection};
+use crate::facts::{Facts, PodFacts, Rejection, StreamProblem};
 use sluice_crds::StreamJobState;
 use sluice_protocol::job_master::STARTS_EMPTY;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
-use sluice_rpc::tls::EXPIRED;
+use sluice_rpc::tls::{CertificateProblem, EXPIRED};
 
 /// A stream that is down for longer is told of; a JobManager that restarts is not that slow.
 const SILENT: TimeSpan = TimeSpan::from_secs(10);
@@ -84,7 +84,7 @@ impl Planner<'_> {
             .or_else(|| self.unknown_program())
             .or_else(|| self.rolled_back());
         if self.silent_since().is_some_and(|since| self.facts.now.since(since) >= self.patience()) {
-            let why = self.facts.stream_problem.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let why = self.facts.stream_problem.as_ref().map(|why| format!(": {}", why.message)).unwrap_or_default();
             let known = match self.facts.report {
                 Some(_) => "what is told is what it reported last",
                 None => "nothing is known of how the job is",
@@ -94,9 +94,10 @@ impl Planner<'_> {
             view.degraded = Some(Rejection { reason: "JobManagerUnreachable".to_owned(), message });
         }
         // Waiting does not help: it is told at once.
-        if let Some(why) = self.facts.stream_problem.as_ref().filter(|why| why.contains(EXPIRED)) {
+        let has_expired = |why: &&StreamProblem| why.certificate == Some(CertificateProblem::Expired);
+        if let Some(why) = self.facts.stream_problem.as_ref().filter(has_expired) {
             view.ready = false;
-            view.degraded = Some(Rejection { reason: EXPIRED.to_owned(), message: why.clone() });
+            view.degraded = Some(Rejection { reason: EXPIRED.to_owned(), message: why.message.clone() });
         }
         if let (false, Some(wrong)) = (view.ready, &view.degraded) {
             view.reason.clone_from(&wrong.reason);

@@ -286,8 +286,6 @@ reasons! {
     MetadataUnwritable,
     /// The ledger cannot be read by this version.
     LedgerUnreadable,
-    /// As `LedgerUnreadable`.
-    UnreadableLedger,
     /// An entry of the ledger would be too large.
     LedgerEntryTooLarge,
     /// `checkpointing.storage` or its options cannot be used.
@@ -300,16 +298,8 @@ reasons! {
     StoreMissing,
     /// The storage lacks what the ledger rests on (protocol.md L7).
     StoreUnsuitable,
-    /// As `StoreUnsuitable`.
-    UnsuitableStorage,
     /// A change goes to a storage that one start cannot reach together with the old one.
     StorageUnreachable,
-    /// As `StoreAccessDenied`.
-    StorageDenied,
-    /// As `StoreMissing`.
-    MissingBucket,
-    /// The storage refuses.
-    StorageRefused,
     /// A directory holds no savepoint.
     NotASavepoint,
     /// A directory cannot be used.

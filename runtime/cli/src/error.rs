@@ -58,7 +58,7 @@ impl CommandError {
                 StoreFailureKind::Unreachable => ExitKind::Failed,
                 _ => ExitKind::UserError,
             },
-            Self::Control(ControlError::Unreachable { .. }) => ExitKind::Failed,
+            Self::Control(ControlError::Unreachable { .. } | ControlError::Certificate { .. }) => ExitKind::Failed,
             Self::Control(_) | Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } => {
                 ExitKind::UserError
             }

@@ -58,6 +58,8 @@ pub struct JobStatus {
     pub failure_counts: FailureCounts,
     /// URIs of the job's own checkpoints that are kept for a rollback, until the controller releases them (K7).
     pub pinned: Vec<String>,
+    /// On whose behalf each of them is, such as `revision 3`; runtimes of 0.1 do not say.
+    pub pinned_by: Vec<String>,
     /// Number of the last ledger entry known (N3's m); 0 = none.
     pub ledger_entry: u64,
     /// Since when the state is what it is.

@@ -102,3 +102,19 @@ pub enum StoreFailureKind {
     /// The store does not do what the ledger needs (L7), or refuses the request as malformed.
     Unsuitable,
 }
+
+impl StoreFailureKind {
+    /// The reason by which people are told.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Unreachable => "StoreUnreachable",
+            Self::Denied => "StoreAccessDenied",
+            Self::MissingBucket => "StoreMissing",
+            Self::Unsuitable => "StoreUnsuitable",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Unreachable, Self::Denied, Self::MissingBucket, Self::Unsuitable];
+}

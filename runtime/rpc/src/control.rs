@@ -3,8 +3,8 @@
 //! [`ControlClient`] is thin: it connects, sets deadlines, converts, and never retries; who holds it decides what
 //! a lost stream means (C1).
 
-use crate::tls::Tls;
-use crate::transport::{self, MESSAGE_LIMIT};
+use crate::tls::{CertificateProblem, Tls};
+use crate::transport::{self, LastProblem, MESSAGE_LIMIT};
 pub use crate::v1::job_manager_control_client::JobManagerControlClient;
 pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
 pub use crate::v1::{
@@ -35,6 +35,16 @@ pub enum ControlError {
         /// What came back.
         message: String,
     },
+    /// A certificate stands between the two: the JobManager's, or the own one.
+    #[error("JobManager at '{address}' cannot be reached: {message}")]
+    Certificate {
+        /// Where.
+        address: String,
+        /// What is wrong with it.
+        problem: CertificateProblem,
+        /// What came back.
+        message: String,
+    },
     /// Somebody answers who is not the JobManager that was meant.
     #[error("JobManager at '{address}' is another one: {message}")]
     AnotherJobManager {
@@ -59,7 +69,14 @@ pub enum ControlError {
 #[derive(Debug, Clone)]
 pub struct ControlClient {
     client: JobManagerControlClient<Channel>,
+    peer: Peer,
+}
+
+/// Where a JobManager answers, and what was last wrong on the way.
+#[derive(Debug, Clone)]
+struct Peer {
     address: String,
+    problem: LastProblem,
 }
 
 impl ControlClient {
@@ -68,15 +85,13 @@ impl ControlClient {
     /// # Errors
     /// When the address is none or nobody answers there.
     pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Self, ControlError> {
-        let unreachable = |error: tonic::transport::Error| ControlError::Unreachable {
-            address: address.to_owned(),
-            message: with_causes(&error),
-        };
-        let channel = transport::connect(address, tls).await.map_err(unreachable)?;
+        let peer = Peer { address: address.to_owned(), problem: LastProblem::default() };
+        let connected = transport::connect(address, tls, &peer.problem).await;
+        let channel = connected.map_err(|error| peer.unreachable(with_causes(&error)))?;
         let client = JobManagerControlClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT);
-        Ok(Self { client, address: address.to_owned() })
+        Ok(Self { client, peer })
     }
 
     /// Whose JobManager it is.
@@ -104,12 +119,9 @@ impl ControlClient {
         // No deadline on the request itself: it would end the stream.
         let call = async move { client.watch(Request::new(request)).await };
         let stream = self.within_deadline(call).await?.into_inner();
-        let address = self.address.clone();
+        let (peer, address) = (self.peer.clone(), self.peer.address.clone());
         Ok(stream
-            .map_err({
-                let address = address.clone();
-                move |status| from_status(&address, &status)
-            })
+            .map_err(move |status| peer.error_of(&status))
             .and_then(move |update| futures::future::ready(read_status(&address, &update)))
             .boxed())
     }
@@ -126,7 +138,7 @@ impl ControlClient {
         command: &Command,
     ) -> Result<bool, ControlError> {
         let command = serde_json::to_vec(command).map_err(|error| ControlError::Refused {
-            address: self.address.clone(),
+            address: self.peer.address.clone(),
             code: Code::InvalidArgument,
             message: error.to_string(),
         })?;
@@ -138,11 +150,29 @@ impl ControlClient {
 
     async fn within_deadline<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, ControlError> {
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
-            Ok(answer) => answer.map_err(|status| from_status(&self.address, &status)),
-            Err(_) => Err(ControlError::Unreachable {
-                address: self.address.clone(),
-                message: format!("no answer within {CALL_TIMEOUT:?}"),
-            }),
+            Ok(answer) => answer.map_err(|status| self.peer.error_of(&status)),
+            Err(_) => Err(self.peer.unreachable(format!("no answer within {CALL_TIMEOUT:?}"))),
+        }
+    }
+}
+
+impl Peer {
+    fn unreachable(&self, message: String) -> ControlError {
+        let address = self.address.clone();
+        match self.problem.get() {
+            Some(problem) => ControlError::Certificate { address, problem, message },
+            None => ControlError::Unreachable { address, message },
+        }
+    }
+
+    fn error_of(&self, status: &Status) -> ControlError {
+        let (address, message) = (self.address.clone(), status.message().to_owned());
+        match status.code() {
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+                self.unreachable(with_causes(status))
+            }
+            Code::FailedPrecondition => ControlError::AnotherJobManager { address, message },
+            code => ControlError::Refused { address, code, message },
         }
     }
 }
@@ -192,18 +222,6 @@ fn read_status(address: &str, update: &StatusUpdate) -> Result<JobStatus, Contro
         code: Code::DataLoss,
         message: format!("StatusUpdate.status is not the JSON of a job status: {error}"),
     })
-}
-
-fn from_status(address: &str, status: &Status) -> ControlError {
-    let address = address.to_owned();
-    let message = status.message().to_owned();
-    match status.code() {
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-            ControlError::Unreachable { address, message: with_causes(status) }
-        }
-        Code::FailedPrecondition => ControlError::AnotherJobManager { address, message },
-        code => ControlError::Refused { address, code, message },
-    }
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

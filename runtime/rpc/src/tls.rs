@@ -8,6 +8,7 @@
 //! never resumed, so each handshake looks at the certificates as they are. Open connections outlive a certificate.
 
 pub mod authority;
+pub mod handshakes;
 pub mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -232,29 +233,63 @@ fn role_of(certificate: &CertificateDer<'_>) -> Option<Role> {
     Role::ALL.into_iter().find(gives)
 }
 
-/// What a failed handshake, or a connection that the peer gave up, means.
+/// What is wrong with a certificate, as far as somebody decides by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateProblem {
+    /// The peer's or the own one has expired.
+    Expired,
+    /// One is missing, of another job, or for another role.
+    NotBelieved,
+}
+
+/// A connection that failed because of a certificate.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct CertificateError {
+    /// What is wrong.
+    pub problem: CertificateProblem,
+    message: String,
+}
+
+impl CertificateError {
+    /// The one in an error of a connection.
+    #[must_use]
+    pub fn of(error: &std::io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+/// What a failed handshake, or a connection that the peer gave up, means: a [`CertificateError`] where it is one.
 #[must_use]
-pub fn explain(error: &std::io::Error) -> String {
-    use rustls::{AlertDescription as Alert, Error};
+pub fn explain(error: &std::io::Error) -> std::io::Error {
+    use CertificateProblem::{Expired, NotBelieved};
+    use rustls::{AlertDescription as Alert, CertificateError as Reason, Error};
+    let of_certificate = |problem, message: &str| {
+        let message = if problem == Expired { format!("{EXPIRED}: {message}") } else { message.to_owned() };
+        std::io::Error::new(error.kind(), CertificateError { problem, message })
+    };
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-        Some(Error::NoCertificatesPresented) => "it presents no certificate".to_owned(),
-        Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
-            format!("{EXPIRED}: its certificate has expired")
+        Some(Error::NoCertificatesPresented) => of_certificate(NotBelieved, "it presents no certificate"),
+        Some(Error::InvalidCertificate(Reason::Expired | Reason::ExpiredContext { .. })) => {
+            of_certificate(Expired, "its certificate has expired")
         }
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            "its certificate is of another job: this job's authority has not signed it".to_owned()
+        Some(Error::InvalidCertificate(Reason::UnknownIssuer | Reason::BadSignature)) => {
+            let message = "its certificate is of another job: this job's authority has not signed it";
+            of_certificate(NotBelieved, message)
         }
-        Some(Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => "its certificate is for another role".to_owned(),
-        Some(Error::InvalidMessage(_)) => "it speaks no TLS".to_owned(),
+        Some(Error::InvalidCertificate(Reason::NotValidForName | Reason::NotValidForNameContext { .. })) => {
+            of_certificate(NotBelieved, "its certificate is for another role")
+        }
+        Some(Error::InvalidMessage(_)) => std::io::Error::new(error.kind(), "it speaks no TLS"),
         Some(Error::AlertReceived(Alert::CertificateExpired)) => {
-            format!("{EXPIRED}: it says that the own certificate has expired")
+            of_certificate(Expired, "it says that the own certificate has expired")
         }
-        Some(Error::AlertReceived(Alert::CertificateRequired)) => "it asks for a certificate".to_owned(),
+        Some(Error::AlertReceived(Alert::CertificateRequired)) => {
+            of_certificate(NotBelieved, "it asks for a certificate")
+        }
         Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => {
-            "it says that the own certificate is of another job".to_owned()
+            of_certificate(NotBelieved, "it says that the own certificate is of another job")
         }
-        _ => error.to_string(),
+        _ => std::io::Error::new(error.kind(), error.to_string()),
     }
 }

@@ -3,11 +3,15 @@
 //! A connection that breaks without a word (a node that is gone) is noticed after [`KEEPALIVE_INTERVAL`] plus
 //! [`KEEPALIVE_TIMEOUT`]; one that is closed (a process that dies) at once.
 
-use crate::tls::{Role, Tls};
+use crate::tls::stream::PeerStream;
+use crate::tls::{CertificateError, CertificateProblem, Role, Tls};
 use hyper_util::rt::TokioIo;
 use std::io;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint, Error, Server, Uri};
 
@@ -46,23 +50,83 @@ pub fn server() -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-/// Connects to the JobManager at `address`, with TLS where it is given.
+/// What was last wrong with a certificate on a channel's connections. The layers between keep no more of an error than its
+/// text.
+#[derive(Debug, Clone, Default)]
+pub struct LastProblem(Arc<Mutex<Option<CertificateProblem>>>);
+
+impl LastProblem {
+    /// That of the newest connection.
+    #[must_use]
+    pub fn get(&self) -> Option<CertificateProblem> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, problem: Option<CertificateProblem>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    fn note(&self, error: &io::Error) {
+        if let Some(error) = CertificateError::of(error) {
+            self.set(Some(error.problem));
+        }
+    }
+}
+
+/// Connects to the JobManager at `address`, with TLS where it is given; `problem` tells then what was wrong with a
+/// certificate.
 ///
 /// # Errors
 /// When the address is none, nobody answers there, or it is not this job's JobManager.
-pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Channel, Error> {
+pub async fn connect(address: &str, tls: Option<&Arc<Tls>>, problem: &LastProblem) -> Result<Channel, Error> {
     let endpoint = endpoint(address)?;
     let Some(tls) = tls.cloned() else { return endpoint.connect().await };
+    let problem = problem.clone();
     let connector = tower::service_fn(move |uri: Uri| {
-        let tls = Arc::clone(&tls);
-        async move { open(&uri, &tls).await.map(TokioIo::new) }
+        let (tls, problem) = (Arc::clone(&tls), problem.clone());
+        async move {
+            problem.set(None);
+            let opened = open(&uri, &tls).await.inspect_err(|error| problem.note(error))?;
+            Ok::<_, io::Error>(TokioIo::new(Watched { stream: opened, problem }))
+        }
     });
     endpoint.connect_with_connector(connector).await
 }
 
-async fn open(uri: &Uri, tls: &Tls) -> io::Result<crate::tls::stream::PeerStream> {
+async fn open(uri: &Uri, tls: &Tls) -> io::Result<PeerStream> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
     stream.set_nodelay(true)?;
     tls.connect(stream, Role::JobManager).await
+}
+
+/// A connection whose end is remembered: a server's refusal of a certificate comes behind the handshake.
+struct Watched {
+    stream: PeerStream,
+    problem: LastProblem,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, problem } = self.get_mut();
+        let read = Pin::new(stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &read {
+            problem.note(error);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
 }

@@ -70,6 +70,17 @@ fn a_rollback_from_a_storage_that_was_never_reached_starts_from_the_snapshot_bef
     assert_eq!(directive(&plan(&facts))["start"], path(SAVEPOINT));
 }
 
+/// It was never seen to run, but its ledger says that it may have.
+#[test]
+fn an_undone_move_takes_a_ledger_over_that_is_known_to_have_begun() {
+    let mut facts = edit(on_trial_elsewhere(), |_| {});
+    facts.lifecycle = by_mode(UpgradeMode::LastState);
+    let record = ExitRecord { ledger_entry: Some(3), ..ExitRecord::new(ExitKind::Stopped, "Stopped", "") };
+    exit_with(&mut facts, record);
+    let undone = plan(&facts);
+    assert_eq!((undone.memory.revision, &directive(&undone)["start"]), (3, &path(NEW_DIRECTORY)));
+}
+
 /// Should the stable program not take the new directory over, its terminal entry is all that fences it.
 #[test]
 fn a_rollback_waits_for_the_end_of_the_ledger_that_it_leaves() {

@@ -65,7 +65,7 @@ fn a_job_manager_that_was_never_heard_is_told_of_and_lost_like_one_that_fell_sil
     let unheard = Facts {
         report: None,
         connected: false,
-        stream_problem: Some("connection refused".to_owned()),
+        stream_problem: Some(stream_problem(None, "connection refused")),
         tried_since: Some(seconds(50)),
         ..running()
     };
@@ -97,7 +97,7 @@ fn a_new_leader_tells_of_a_running_job_what_was_told_until_it_has_heard_it() {
     let told = plan(&facts).view;
     assert!(told.ready, "{told:?}");
     let unheard =
-        Facts { leading_since: seconds(100), now: seconds(101), report: None, connected: false, ..facts.clone() };
+        Facts { leading_since: seconds(100), now: seconds(101), report: None, connected: false, ..facts };
     let unheard = Facts { tried_since: Some(seconds(100)), ..unheard };
     assert_eq!(plan(&unheard).view, told);
     let late = plan(&Facts { now: seconds(160), ..unheard.clone() }).view;

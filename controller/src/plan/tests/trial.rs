@@ -351,6 +351,13 @@ fn what_an_upgrade_went_on_from_is_where_a_rollback_ends_and_is_released_when_th
     let tried = plan(&facts);
     assert_eq!(tried.memory.trial.as_ref().and_then(|trial| trial.snapshot.as_deref()), Some(PINNED));
     assert_eq!(tried.command, None, "not before it is stable");
+    // The release of what the upgrade before it held comes late: that is older than what the stable revision left.
+    report_of(&mut facts).pinned_by = vec!["revision 1".to_owned(), "revision 2".to_owned()];
+    let tried = plan(&facts).memory.trial.and_then(|trial| trial.snapshot);
+    assert_eq!(tried.as_deref(), Some("s3://bucket/root/ns/job-uid/2/chk-30"));
+    report_of(&mut facts).pinned_by = vec!["revision 2".to_owned(), "revision 3".to_owned()];
+    let tried = plan(&facts).memory.trial.and_then(|trial| trial.snapshot);
+    assert_eq!(tried.as_deref(), Some(PINNED));
     facts.now = seconds(30);
     report_of(&mut facts).completed_checkpoints = 9;
     let stable = plan(&facts);

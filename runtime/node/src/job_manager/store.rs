@@ -185,14 +185,8 @@ const fn is_final(kind: StoreFailureKind, patience: Patience) -> bool {
     }
 }
 
-fn refusal(failure: &StoreFailure) -> Failure {
-    let reason = match failure.kind {
-        StoreFailureKind::Unsuitable => "UnsuitableStorage",
-        StoreFailureKind::Denied => "StorageDenied",
-        StoreFailureKind::MissingBucket => "MissingBucket",
-        StoreFailureKind::Unreachable => "StorageUnreachable",
-    };
-    Failure::user(reason, failure.message.clone())
+pub(crate) fn refusal(failure: &StoreFailure) -> Failure {
+    Failure::user(failure.kind.reason(), failure.message.clone())
 }
 
 /// Half to the whole of it, so that many processes do not come back at once.

@@ -43,7 +43,7 @@ pub(super) async fn take(
             Err(TakeError::Store(failure)) => failure,
         };
         if failure.kind != StoreFailureKind::Unreachable {
-            return Err(Failure::user("StorageRefused", failure.message));
+            return Err(store::refusal(&failure));
         }
         warn!("waiting for the checkpoint storage: {failure}");
         *waits_for = Some(failure);
@@ -67,7 +67,7 @@ impl From<LedgerReadError> for TakeError {
     fn from(error: LedgerReadError) -> Self {
         match error {
             LedgerReadError::Store(failure) => Self::Store(failure),
-            LedgerReadError::Unreadable(error) => Self::Failure(Failure::user("UnreadableLedger", error.to_string())),
+            LedgerReadError::Unreadable(error) => Self::Failure(Failure::user("LedgerUnreadable", error.to_string())),
         }
     }
 }

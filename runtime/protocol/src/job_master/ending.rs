@@ -147,7 +147,8 @@ impl JobMaster {
         };
         let message = format!(
             "the job with uid {job_uid} takes this one over, to go on in {directory} (G5): this process has changed \
-             nothing since"
+             nothing since. Should that job never come up there, change the spec of this one, which then goes on from its \
+             latest checkpoint"
         );
         self.exit(ExitKind::Superseded, "TakenOver", &message, Some(header.generation));
     }
@@ -175,10 +176,19 @@ impl JobMaster {
         self.exit_with(ExitRecord { by_generation: by.map(|by| by.0), ..ExitRecord::new(kind, reason, message) });
     }
 
+    /// The last entry, as the controller is told of it (N3). Not by who removes a savepoint: what the job's end was, nobody
+    /// has seen because of that, and a start must not pass over it.
+    pub(super) fn seen_entry(&self) -> u64 {
+        match self.config.directive.start {
+            super::StartFrom::Dispose { .. } => self.config.directive.seen,
+            _ if self.journal.in_memory => 0,
+            _ => self.journal.last,
+        }
+    }
+
     /// The last word also says how far the ledger is known: the controller may have missed the last report (N3).
     fn exit_with(&mut self, mut record: ExitRecord) {
-        let last = self.journal.last;
-        record.ledger_entry = (last > 0 && !self.journal.in_memory).then_some(last);
+        record.ledger_entry = Some(self.seen_entry()).filter(|last| *last > 0);
         self.status.message.clone_from(&record.message);
         self.phase = Phase::Over;
         self.actions.push(Action::Exit(record));

@@ -328,8 +328,13 @@ impl JobMaster {
         retained.iter().take((retained.len() + 1).saturating_sub(keep)).map(|one| one.key).collect()
     }
 
+    /// Retained checkpoints that go with the job. Who concludes an older end first, to carry out another start, keeps what that
+    /// may start from.
     fn dropped_at_end(&self) -> Vec<CheckpointKey> {
         use crate::options::Retention;
+        if self.concludes_for_another {
+            return vec![];
+        }
         let removes =
             |settings: &crate::options::CheckpointingSpec| settings.retention == Retention::DeleteOnCancellation;
         let removes = self.config.options.checkpointing.as_ref().is_some_and(removes);

@@ -7,7 +7,7 @@ use crate::failure::{Failure, FailureRecord};
 use crate::ids::{Attempt, CheckpointId};
 use crate::ledger::{Ends, ForeignSnapshot};
 use crate::paths;
-use crate::status::{ForeignSnapshotStatus, JobState, TaskManagerStatus, VertexStatus};
+use crate::status::{ForeignSnapshotStatus, JobState, Notice, TaskManagerStatus, VertexStatus};
 use crate::store::{StoreFailure, StoreFailureKind};
 
 /// Failures kept in status.
@@ -16,9 +16,10 @@ const FAILURES_LIMIT: usize = 16;
 /// The notice that what is to be restored holds other bytes than were stored; it is read again and again.
 pub const STATE_DAMAGED: &str = "StateDamaged";
 
-/// Notices about the store: at most one stands at a time.
-const STORE_NOTICES: [&str; 5] =
-    ["StoreUnreachable", "StoreAccessDenied", "StoreMissing", "StoreUnsuitable", STATE_DAMAGED];
+/// Whether a notice is about the store: at most one stands at a time.
+fn is_of_store(notice: &Notice) -> bool {
+    notice.reason == STATE_DAMAGED || StoreFailureKind::ALL.iter().any(|kind| kind.reason() == notice.reason)
+}
 
 impl JobMaster {
     pub(super) fn set_notice(&mut self, reason: &str, message: String) {
@@ -26,13 +27,7 @@ impl JobMaster {
     }
 
     pub(super) fn note_store_failure(&mut self, failure: &StoreFailure) {
-        let reason = match failure.kind {
-            StoreFailureKind::Unreachable => STORE_NOTICES[0],
-            StoreFailureKind::Denied => STORE_NOTICES[1],
-            StoreFailureKind::MissingBucket => STORE_NOTICES[2],
-            StoreFailureKind::Unsuitable => STORE_NOTICES[3],
-        };
-        self.set_store_notice(reason, failure.message.clone());
+        self.set_store_notice(failure.kind.reason(), failure.message.clone());
     }
 
     pub(super) fn note_damaged(&mut self, message: String) {
@@ -50,7 +45,7 @@ impl JobMaster {
     }
 
     fn remove_store_notices(&mut self) {
-        self.status.notices.retain(|notice| !STORE_NOTICES.contains(&notice.reason.as_str()));
+        self.status.notices.retain(|notice| !is_of_store(notice));
     }
 
     pub(super) fn note_failure(&mut self, record: FailureRecord) {
@@ -79,7 +74,9 @@ impl JobMaster {
         let requests = self.describe_requests();
         let uri = |pin: &crate::ledger::Pin| paths::uri(self.config.storage_uri.as_deref(), &pin.snapshot);
         self.status.pinned = self.journal.fold.pins.iter().map(uri).collect();
+        self.status.pinned_by = self.journal.fold.pins.iter().map(|pin| pin.holder.clone()).collect();
         self.status.foreign_snapshot = self.describe_foreign_snapshot();
+        let seen_entry = self.seen_entry();
         let graph = &self.config.graph;
         let status = &mut self.status;
         status.state = state;
@@ -89,7 +86,7 @@ impl JobMaster {
         status.attempt = if has_ledger && deploys { self.attempt } else { Attempt(0) };
         status.failed_attempts = self.failures.total();
         status.failure_counts.clone_from(&self.failures);
-        status.ledger_entry = if self.journal.in_memory { 0 } else { self.journal.last };
+        status.ledger_entry = seen_entry;
         status.next_restart_at = match &self.phase {
             Phase::Preparing(preparing) if preparing.due > self.now => Some(preparing.due),
             _ => None,
@@ -148,8 +145,7 @@ impl JobMaster {
     }
 
     fn message(&self) -> String {
-        if let Some(notice) = self.status.notices.iter().find(|notice| STORE_NOTICES.contains(&notice.reason.as_str()))
-        {
+        if let Some(notice) = self.status.notices.iter().find(|notice| is_of_store(notice)) {
             return notice.message.clone();
         }
         let cause = self.status.failures.first().map(|record| record.failure.message.as_str());

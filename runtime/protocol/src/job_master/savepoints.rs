@@ -307,7 +307,7 @@ impl JobMaster {
     pub(super) fn disposal_refusal(&self, path: &str) -> Option<Failure> {
         let fold = &self.journal.fold;
         let uri = |directory: &str| paths::uri(self.config.storage_uri.as_deref(), directory);
-        if !fold.savepoints.iter().any(|savepoint| savepoint.path == path) {
+        if !fold.savepoints.iter().any(|savepoint| savepoint.path == path) && !self.is_disposed(path) {
             let known: Vec<_> = fold.savepoints.iter().map(|savepoint| savepoint.path.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let message = format!(
@@ -331,6 +331,17 @@ impl JobMaster {
         is_open.then(|| {
             Failure::user("SavepointInUse", format!("{path} is being completed: wait for its request's answer"))
         })
+    }
+
+    /// Whether it is a savepoint of this job whose removal was decided by an earlier helper, which may have left files: the fold
+    /// would know it otherwise. A JobManager that runs tasks sweeps them.
+    fn is_disposed(&self, path: &str) -> bool {
+        let job = format!("/{}", self.config.job);
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent).filter(|parent| parent.ends_with(&job));
+        let key = parent.and_then(|parent| paths::parse_savepoint(&format!("{parent}/"), &format!("{path}/")));
+        let is_forgotten = |key| self.journal.fold.forgotten_savepoints.is_some_and(|forgotten| key <= forgotten);
+        let is_helper = self.config.directive.start.is_helper();
+        key.is_some_and(|key| is_helper && key.generation < self.config.generation && !is_forgotten(key))
     }
 
     pub(super) fn on_disposed(&mut self, path: &str) {

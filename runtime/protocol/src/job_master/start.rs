@@ -158,8 +158,9 @@ impl JobMaster {
             }
             StartDecision::Moved(to) => {
                 let place = paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory());
+                let latest = last.and_then(|entry| self.restorable_uri(&self.journal.paths, entry));
                 self.status.state = crate::status::JobState::Failed;
-                self.exit(ExitKind::StateMoved, "MovedTo", &takeover::gone(&place, &to), None);
+                self.exit(ExitKind::StateMoved, "MovedTo", &takeover::gone(&place, &to, latest.as_deref()), None);
             }
             StartDecision::Elsewhere(state) => {
                 let message = format!("the job's ledger says {state:?}: it goes on elsewhere");
@@ -274,14 +275,18 @@ impl JobMaster {
         }
         let directory = loading.location.job();
         let latest = last.and_then(|entry| self.restorable(&directory, entry));
-        let (Some(entry), Some(latest)) = (last, latest) else {
+        let found = last.filter(|entry| latest.is_some() || self.may_be_empty(&directory, entry));
+        let Some(entry) = found else {
             self.loading = Some(loading);
             return self.on_snapshot_missing();
         };
         if directory != self.journal.paths {
             let place = paths::uri(self.config.storage_uri.as_deref(), directory.directory());
             match self.relation(&directory, entry, loading.was_outbid) {
-                Relation::Gone(to) => return self.refuse_snapshot("JobMoved", &takeover::gone(&place, &to)),
+                Relation::Gone(to) => {
+                    let latest = self.restorable_uri(&directory, entry);
+                    return self.refuse_snapshot("JobMoved", &takeover::gone(&place, &to, latest.as_deref()));
+                }
                 Relation::Running => match self.takeover_refusal(&place) {
                     Some(message) => return self.refuse_snapshot("TakeoverWithoutStorage", &message),
                     None => loading.takeover = Some(self.new_takeover(directory, entry)),
@@ -289,12 +294,21 @@ impl JobMaster {
                 Relation::Ended => self.inherit(&directory, entry),
             }
         }
+        let Some(latest) = latest else { return self.go_on_empty(loading) };
         loading.allow_non_restored_state |= latest.allow_non_restored_state;
         loading.location = SnapshotLocation { directory: latest.directory, is_snapshot: true };
         loading.asks_owner = false;
         let key = loading.location.metadata();
         self.loading = Some(loading);
         self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
+    }
+
+    /// The job's own ledger, where it is or was, holds nothing to restore.
+    fn go_on_empty(&mut self, mut loading: Loading) {
+        match loading.takeover.take() {
+            Some(takeover) => self.begin_takeover(loading, takeover),
+            None => self.claim(None),
+        }
     }
 
     pub(super) fn on_foreign_ledger_read(&mut self, reply: StoreReply) {
@@ -389,7 +403,7 @@ impl JobMaster {
     }
 
     /// Takes the ledger.
-    fn claim(&mut self, restored_from: Option<SnapshotReference>) {
+    pub(super) fn claim(&mut self, restored_from: Option<SnapshotReference>) {
         if restored_from.is_none() {
             self.restored = None;
         }

@@ -14,7 +14,7 @@ use crate::ids::Generation;
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
 use crate::ledger::entry::{self, Entry, EntryKind, SnapshotReference, Successor};
 use crate::ledger::read::{LedgerReader, entries_after, last_entry, unexpected};
-use crate::ledger::{RestorePoint, StartCause};
+use crate::ledger::{LedgerState, RestorePoint, StartCause};
 use crate::metadata::{Metadata, assign_state};
 use crate::paths::{self, JobPaths};
 use crate::store::{StoreFailure, StoreFailureKind, StoreReply};
@@ -41,9 +41,9 @@ impl Takeover {
 
 /// What a job's directory is to the job that is pointed at it.
 pub(super) enum Relation {
-    /// It has ended, or its end names this job: its state may be read.
+    /// It has ended for good, or its end names this job: its state may be read.
     Ended,
-    /// It goes on until this job takes it over.
+    /// It goes on, or may at any time, until this job takes it over.
     Running,
     /// Another job has it.
     Gone(Successor),
@@ -72,9 +72,25 @@ impl JobMaster {
             EntryKind::Started { taker: Some(taker), .. } if was_outbid && *taker != self.successor() => {
                 Relation::Gone(taker.clone())
             }
-            _ if last.folded().state.is_terminal() && !self.is_former(directory) => Relation::Ended,
+            _ if self.has_ended_for_good(last.folded().state) && !self.is_former(directory) => Relation::Ended,
             _ => Relation::Running,
         }
+    }
+
+    /// Whether a job at this end stays there by itself. One that was stopped may be on its way to its next revision, and one
+    /// that failed is started again by an edit; who keeps no ledger cannot fence that, and must do with what is there.
+    const fn has_ended_for_good(&self, state: LedgerState) -> bool {
+        match state {
+            LedgerState::Finished | LedgerState::Cancelled => true,
+            LedgerState::Stopped | LedgerState::Failed => self.journal.in_memory,
+            _ => false,
+        }
+    }
+
+    /// Whether a ledger without anything to restore is gone on from all the same: this job's own, where it never had more.
+    pub(super) fn may_be_empty(&self, directory: &JobPaths, last: &Entry) -> bool {
+        let never_had_any = *directory == self.journal.paths && last.folded().restore_point == RestorePoint::Empty;
+        never_had_any || self.is_former(directory)
     }
 
     /// A ledger that is to be taken over, once what it holds was read.
@@ -94,21 +110,30 @@ impl JobMaster {
     }
 
     /// The snapshot is at hand: the other ledger comes to its end, unless the program cannot take the snapshot.
-    pub(super) fn take_over(&mut self, mut loading: Loading, mut takeover: Takeover, metadata: Metadata) {
+    pub(super) fn take_over(&mut self, loading: Loading, mut takeover: Takeover, metadata: Metadata) {
         let uri = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
         let fits = assign_state(&metadata, &self.config.graph, &uri, loading.allow_non_restored_state);
         if let Err(error) = fits {
             return self.refuse_snapshot("SnapshotIncompatible", &error.to_string());
         }
         takeover.metadata = Some(Box::new(metadata));
+        self.begin_takeover(loading, takeover);
+    }
+
+    /// What it holds, if anything, can be taken.
+    pub(super) fn begin_takeover(&mut self, mut loading: Loading, takeover: Takeover) {
         if self.config.planted.takes_over_unfenced {
             return self.on_taken_over(loading, takeover);
         }
-        let is_repeated =
-            matches!(&takeover.last.kind, EntryKind::Started { taker: Some(taker), .. } if *taker == self.successor());
+        let is_repeated = self.has_fenced(&takeover);
         loading.takeover = Some(takeover);
         self.loading = Some(loading);
         if is_repeated { self.move_ledger() } else { self.fence_ledger() }
+    }
+
+    /// Whether this job's `Started{takeover}` is the last entry.
+    fn has_fenced(&self, takeover: &Takeover) -> bool {
+        matches!(&takeover.last.kind, EntryKind::Started { taker: Some(taker), .. } if *taker == self.successor())
     }
 
     /// `Started{takeover}` as last + 1.
@@ -180,15 +205,17 @@ impl JobMaster {
         }
     }
 
-    /// No clear answer: read after a pause, unless nothing may be written there at all.
+    /// No clear answer: read after a pause, unless nothing may be written there at all. Once the other job is fenced there is
+    /// no way back: both would be down.
     fn wait_for_takeover(&mut self) {
+        let has_fenced = self.taken().is_some_and(|takeover| self.has_fenced(takeover));
         let Some(takeover) = self.loading.as_mut().and_then(|loading| loading.takeover.as_mut()) else { return };
         let failure = takeover.appender.last_failure().cloned();
         let due = takeover.appender.next_wakeup();
         let operation = due.and_then(|due| takeover.appender.on_wakeup(due));
         let place = paths::uri(self.config.storage_uri.as_deref(), takeover.paths.directory());
         if let Some(failure) = failure {
-            if matches!(failure.kind, StoreFailureKind::Denied | StoreFailureKind::Unsuitable) {
+            if !has_fenced && matches!(failure.kind, StoreFailureKind::Denied | StoreFailureKind::Unsuitable) {
                 return self.refuse_snapshot("TakeoverDenied", &read_only(&place, &failure));
             }
             self.note_store_failure(&failure);
@@ -238,8 +265,9 @@ impl JobMaster {
 
     fn on_taken_over(&mut self, loading: Loading, takeover: Takeover) {
         self.inherit(&takeover.paths, &takeover.last);
-        if let Some(metadata) = takeover.metadata {
-            self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
+        match takeover.metadata {
+            Some(metadata) => self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state),
+            None => self.claim(None),
         }
     }
 
@@ -274,19 +302,27 @@ impl JobMaster {
                 is_foreign: true,
             })
         };
-        if *directory == self.journal.paths {
-            return latest();
-        }
         match &fold.restore_point {
-            RestorePoint::Latest => latest(),
+            RestorePoint::Snapshot(reference) if *directory == self.journal.paths => {
+                latest().or(Some(reference.clone()))
+            }
             RestorePoint::Snapshot(reference) => {
                 let directory = beside(directory, &reference.directory);
                 Some(SnapshotReference { directory, ..reference.clone() })
             }
-            // One that has ended may hold what it did not start from.
-            RestorePoint::Empty if fold.state.is_terminal() => latest(),
+            RestorePoint::Latest => latest(),
+            RestorePoint::Empty if *directory == self.journal.paths => latest(),
+            // One that has ended for good may hold what it did not start from. Of one that is taken over, a try that is
+            // repeated must find the same, whatever its ledger's state is by then.
+            RestorePoint::Empty if self.has_ended_for_good(fold.state) && !self.is_former(directory) => latest(),
             RestorePoint::Empty => None,
         }
+    }
+
+    /// The URI of what [`Self::restorable`] finds.
+    pub(super) fn restorable_uri(&self, directory: &JobPaths, last: &Entry) -> Option<String> {
+        let found = self.restorable(directory, last)?;
+        Some(paths::uri(self.config.storage_uri.as_deref(), &found.directory))
     }
 }
 
@@ -296,12 +332,15 @@ fn beside(directory: &JobPaths, place: &str) -> String {
     if place.contains("://") || root.is_empty() { place.to_owned() } else { format!("{root}/{place}") }
 }
 
-/// Where a job went, and what to do.
-pub(super) fn gone(place: &str, to: &Successor) -> String {
+/// Where a job went, and what to do; `latest` is what it went on from.
+pub(super) fn gone(place: &str, to: &Successor, latest: Option<&str>) -> String {
     let Successor { job_uid, directory } = to;
+    let otherwise = latest.map_or_else(String::new, |latest| {
+        format!("; if nothing ever ran there, restore from {latest}, which is what it was to go on from")
+    });
     format!(
         "the job of {place} was taken over by the job with uid {job_uid}, whose directory is {directory}: to take that \
-         over in turn, restore from {directory}"
+         over in turn, restore from {directory}{otherwise}"
     )
 }
 

@@ -134,10 +134,19 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
     }
 }
 
-/// Whether the job has ended and its checkpoints went with it.
+/// Whether the job has ended and its checkpoints went with it. The end need not be the last entry: a helper's may follow.
 fn removes_all(entry: &Entry, fold: &Fold) -> bool {
-    let (EntryKind::Finished { drops } | EntryKind::Cancelled { drops }) = &entry.kind else { return false };
-    !drops.is_empty() && fold.retained.is_empty()
+    let drops = match &entry.kind {
+        EntryKind::Finished { drops } | EntryKind::Cancelled { drops } => !drops.is_empty(),
+        _ => false,
+    };
+    let goes_on_from_own = match &fold.restore_point {
+        RestorePoint::Latest => true,
+        RestorePoint::Snapshot(reference) => !reference.is_foreign,
+        RestorePoint::Empty => false,
+    };
+    let has_ended = matches!(fold.state, LedgerState::Finished | LedgerState::Cancelled);
+    has_ended && fold.retained.is_empty() && (drops || goes_on_from_own)
 }
 
 fn without_ledger(start: &StartFrom) -> StartDecision {

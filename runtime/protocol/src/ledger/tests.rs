@@ -497,6 +497,11 @@ fn an_end_that_nobody_has_seen_and_that_left_nothing_is_reported_and_not_started
     let last = chain(kinds(vec![key]));
     assert_eq!(decide(2, "2", 1, StartFrom::ResumeLatest, Some(&last)), StartDecision::Report(LedgerState::Finished));
     assert_eq!(decide(2, "2", 1, StartFrom::Empty, Some(&last)), StartDecision::Empty, "as it was asked for");
+    let helper = EntryKind::Started { cause: StartCause::Dispose, restored_from: None, probed: None, taker: None };
+    let mut hidden = kinds(vec![key]);
+    hidden.extend([(2, helper), (2, EntryKind::Disposed { path: "p".into() })]);
+    let hidden = decide(3, "2", 1, StartFrom::ResumeLatest, Some(&chain(hidden)));
+    assert_eq!(hidden, StartDecision::Report(LedgerState::Finished), "a helper's entries hide no end");
     let latest = StartDecision::Continue(RestorePoint::Latest);
     assert_eq!(decide(2, "2", 3, StartFrom::ResumeLatest, Some(&last)), latest, "whoever asks knows");
     assert_eq!(

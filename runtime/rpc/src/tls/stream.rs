@@ -3,6 +3,7 @@
 //! A peer that is refused is told in the log by its address, with the reason, and no more than once in ten seconds: who
 //! knocks again and again fills no disk.
 
+use super::handshakes::{Handshakes, TOO_MANY};
 use super::{Role, Tls, explain, role_of};
 use rustls::pki_types::ServerName;
 use std::io;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tonic::transport::server::Connected;
@@ -24,9 +25,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two lines about peers that were refused.
 const QUIET: Duration = Duration::from_secs(10);
-
-/// Handshakes under way at once.
-const HANDSHAKES: usize = 256;
 
 /// A connection between two processes of a job.
 #[derive(Debug)]
@@ -111,17 +109,13 @@ impl Tls {
 
 async fn within<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-        Ok(done) => done.map_err(|error| explained(&error)),
+        Ok(done) => done.map_err(|error| explain(&error)),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took too long")),
     }
 }
 
 fn refused(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
-}
-
-fn explained(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), explain(error))
 }
 
 /// Tells of refused peers, and not of each.
@@ -156,7 +150,7 @@ pub fn incoming(
 ) -> impl futures::Stream<Item = io::Result<PeerStream>> {
     let (sender, mut receiver) = mpsc::channel(16);
     tokio::spawn(async move {
-        let slots = Arc::new(Semaphore::new(HANDSHAKES));
+        let handshakes = Handshakes::new();
         loop {
             let accepted = tokio::select! {
                 () = sender.closed() => return,
@@ -167,11 +161,14 @@ pub fn incoming(
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            let Some(place) = handshakes.begin(from).await else {
+                refusals.note("a connection", Some(from), TOO_MANY);
+                continue;
+            };
             let (sender, tls, refusals) = (sender.clone(), tls.clone(), Arc::clone(&refusals));
             tokio::spawn(async move {
                 let taken = take(stream, tls.as_deref()).await;
-                drop(slot);
+                drop(place);
                 match taken {
                     // The server has ended where nobody takes it.
                     Ok(stream) => drop(sender.send(Ok(stream)).await),
@@ -197,7 +194,7 @@ impl AsyncRead for PeerStream {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             // A server's refusal of a certificate comes when the client has long sent its first words.
             Self::Tls(stream, _) => {
-                Pin::new(stream.as_mut()).poll_read(context, buffer).map_err(|error| explained(&error))
+                Pin::new(stream.as_mut()).poll_read(context, buffer).map_err(|error| explain(&error))
             }
         }
     }

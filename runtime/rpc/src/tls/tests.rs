@@ -178,3 +178,52 @@ fn what_is_wrong_with_files_is_said_without_the_key() {
     let wrong = Tls::from_directory(directory.path()).unwrap_err().to_string();
     assert!(wrong.contains("private key") && !wrong.contains("secret"), "{wrong}");
 }
+
+/// How many of these the other side has closed, as soon as there are as many as expected.
+async fn closed(streams: &[TcpStream], expected: usize) -> usize {
+    let has_ended = |stream: &&TcpStream| match stream.try_read(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    for _ in 0..250 {
+        if streams.iter().filter(has_ended).count() >= expected {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    streams.iter().filter(has_ended).count()
+}
+
+/// One address is refused beyond its share, and another is served meanwhile.
+#[tokio::test]
+async fn a_stranger_who_says_nothing_keeps_nobody_else_out() {
+    let authority = authority();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Some(Arc::new(holder(&authority, Role::JobManager)));
+    let mut taken = Box::pin(incoming(listener, server, Arc::new(Refusals::default())));
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert_eq!(closed(&silent, 300 - 64).await, 300 - 64);
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let stream = socket.connect(address).await.unwrap();
+    let client = holder(&authority, Role::Controller);
+    let (served, answer) = tokio::join!(taken.next(), client.connect(stream, Role::JobManager));
+    assert!(answer.is_ok() && matches!(served, Some(Ok(PeerStream::Tls(_, Role::Controller)))));
+    // Whoever goes leaves its place.
+    drop(silent);
+    let client_again = async {
+        loop {
+            let stream = TcpStream::connect(address).await.unwrap();
+            if let Ok(stream) = client.connect(stream, Role::JobManager).await {
+                return stream;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let again = async { tokio::join!(taken.next(), client_again) };
+    tokio::time::timeout(Duration::from_secs(8), again).await.expect("its places are free again");
+}

@@ -165,7 +165,7 @@ fn a_disposal_behind_the_end_leaves_the_end_what_it_was() {
     let disposer = ended.clone_store_for(dispose(job(false), last));
     let exit = disposer.exit.as_ref().unwrap();
     assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::Stopped, DISPOSED));
-    assert_eq!(exit.ledger_entry, Some(last + 2));
+    assert_eq!(exit.ledger_entry, Some(last));
     assert_eq!(kinds(&disposer)[ended.ledger().len()..], ["Started", "Disposed"]);
     assert_eq!(disposer.state(), JobState::Finished);
     assert!(!disposer.holds_below("s3://other/sp/"));
@@ -219,4 +219,35 @@ fn files_that_cannot_be_removed_are_told_of() {
     let exit = disposer.exit.as_ref().unwrap();
     assert_eq!(exit.reason, DISPOSAL_INCOMPLETE);
     assert!(exit.message.ends_with("connection refused"), "{}", exit.message);
+}
+
+/// L1, N3: what a helper appends hides no end that nobody has seen.
+#[test]
+fn a_disposal_makes_nobody_pass_over_an_end_that_was_not_seen() {
+    let mut ended = Bench::running(job(true));
+    ask(&mut ended, SavepointKind::Savepoint);
+    ended.acknowledge_all(1);
+    ended.finish_all();
+    ended.acknowledge_all(2);
+    let disposer = ended.clone_store_for(dispose(job(true), 1));
+    assert_eq!((disposer.exit.as_ref().unwrap().ledger_entry, disposer.status().ledger_entry), (Some(1), 1));
+    let mut next = helper(job(true), 3, 1, StartFrom::ResumeLatest);
+    (next.revision, next.directive.id) = (2, "2".into());
+    let next = disposer.clone_store_for(next);
+    assert_eq!(next.exit.as_ref().unwrap().kind, ExitKind::Finished, "it does not read all input once more");
+}
+
+#[test]
+fn a_disposal_that_died_before_the_files_went_is_repeated() {
+    let ended = finished_with_savepoint();
+    let mut dies = Bench::paused(dispose(job(false), 1));
+    dies.store = ended.store;
+    dies.store.refuses_deletes = true;
+    dies.tick();
+    assert_eq!(kinds(&dies).last().unwrap(), "Disposed");
+    dies.store.refuses_deletes = false;
+    let path = StartFrom::Dispose { path: SAVEPOINT.to_owned() };
+    let again = dies.clone_store_for(helper(job(false), 3, 1, path));
+    assert_eq!(again.exit.as_ref().unwrap().reason, DISPOSED);
+    assert!(!again.holds_below("s3://other/sp/"));
 }

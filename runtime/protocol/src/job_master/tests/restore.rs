@@ -216,3 +216,33 @@ fn an_end_of_the_older_revision_is_concluded_and_then_the_new_one_starts() {
     third.register(1);
     assert_eq!((third.state(), third.status().restored_from.as_ref().unwrap().id.0), (JobState::Running, 2));
 }
+
+/// What the older revision finished with is what the new one goes on from, also where the job takes its checkpoints along.
+#[test]
+fn an_end_that_is_concluded_for_another_start_keeps_what_that_starts_from() {
+    let deletes = || {
+        let mut config = config(1);
+        config.options.checkpointing.as_mut().unwrap().retention = crate::options::Retention::DeleteOnCancellation;
+        config
+    };
+    let mut first = Bench::running(deletes());
+    first.store.keeps_entries = Some(2);
+    first.finish_all();
+    first.acknowledge_all(1);
+    assert_eq!(kinds(&first), ["Started", "Checkpoint"], "lost before its Finished stood");
+    first.store.keeps_entries = None;
+    let latest =
+        StartFrom::Path { from: "s3://bucket/root/default/pv-1/1/chk-1".into(), allow_non_restored_state: false };
+    for start in [StartFrom::ResumeLatest, latest] {
+        let mut next = deletes();
+        (next.generation, next.revision) = (Generation(2), 2);
+        next.directive = crate::job_master::Directive { id: "2".into(), seen: 1, start };
+        let closer = first.clone_store_for(next.clone());
+        assert_eq!(kinds(&closer)[2..], ["Started", "Finished"]);
+        (next.generation, next.directive.seen) = (Generation(3), 4);
+        let mut third = closer.clone_store_for(next);
+        third.register(1);
+        assert_eq!(third.state(), JobState::Running, "{:?}", third.exit);
+        assert_eq!(third.status().restored_from.as_ref().unwrap().id.0, 1);
+    }
+}

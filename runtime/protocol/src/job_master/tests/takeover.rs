@@ -63,6 +63,7 @@ fn a_job_that_has_not_ended_goes_on_as_another_and_both_sides_know() {
     let (kind, reason, message) = exit(&first);
     assert_eq!((kind, reason.as_str()), (ExitKind::Superseded, "TakenOver"));
     assert!(message.contains("uid 2") && message.contains(SECOND), "{message}");
+    assert!(message.contains("change the spec of this one"), "what to do when the other never comes up: {message}");
     assert_eq!(first.exit.as_ref().unwrap().by_generation, Some(2));
 
     for generation in [2, 3] {
@@ -140,6 +141,59 @@ fn wherever_a_takeover_dies_the_same_job_repeats_it() {
         after.register(1);
         assert_eq!(after.status().restored_from.as_ref().unwrap().path, format!("{FIRST}/1/chk-1"));
     }
+}
+
+/// A stop may be the first half of a rescale or an upgrade: the job's next revision must find that it may not run.
+#[test]
+fn a_job_that_was_stopped_is_fenced_and_one_that_has_finished_is_not_touched() {
+    let mut first = running();
+    first.command(Command::Stop);
+    first.acknowledge_all(2);
+    assert_eq!(names(&first, "1").last().unwrap(), "Stopped");
+    for stands in [4, 5, 6] {
+        let mut dies = Bench::paused(restoring("2", FIRST));
+        dies.store = first.store.clone();
+        dies.store.keeps_entries = Some(stands);
+        dies.tick();
+        dies.store.keeps_entries = None;
+        dies.store.remove("default/pv-2/ledger/0000000001.json");
+        let mut second = dies.clone_store_for(again("2", 2, restoring("2", FIRST).directive.start, 0));
+        second.register(1);
+        assert_eq!(second.state(), JobState::Running, "{:?}", second.exit);
+        assert_eq!(second.status().restored_from.as_ref().unwrap().id, CheckpointId(2));
+        assert_eq!(names(&second, "1")[3..], ["Stopped", "Started", "MovedTo"]);
+        let mut next = again("1", 2, StartFrom::ResumeLatest, 4);
+        (next.revision, next.directive.id) = (2, "2".into());
+        let (kind, reason, message) = exit(&second.clone_store_for(next));
+        assert_eq!((kind, reason.as_str()), (ExitKind::StateMoved, "MovedTo"));
+        assert!(message.contains(&format!("restore from {FIRST}/1/chk-2")), "{message}");
+    }
+
+    let mut finished = running();
+    finished.finish_all();
+    finished.acknowledge_all(2);
+    let entries = names(&finished, "1");
+    assert_eq!(entries.last().unwrap(), "Finished");
+    let mut second = finished.clone_store_for(restoring("2", FIRST));
+    second.register(1);
+    assert_eq!((second.state(), names(&second, "1")), (JobState::Running, entries));
+}
+
+/// Both would be down: the old job is fenced already.
+#[test]
+fn who_has_fenced_a_job_and_may_not_write_any_more_waits_for_it() {
+    let mut second = Bench::paused(restoring("2", FIRST));
+    second.store = running().store;
+    second.store.keeps_entries = Some(3);
+    second.tick();
+    second.store.keeps_entries = None;
+    second.store.is_read_only = true;
+    second.pass(30_000);
+    assert_eq!(second.exit, None);
+    assert!(second.status().notices.iter().any(|notice| notice.reason == "StoreAccessDenied"));
+    second.store.is_read_only = false;
+    second.pass(30_000);
+    assert_goes_on(&mut second);
 }
 
 #[test]
@@ -262,6 +316,40 @@ fn a_job_takes_itself_along_to_another_storage_with_what_it_remembers_and_back()
     }
 }
 
+#[test]
+fn a_job_without_any_checkpoint_takes_itself_along_too_and_back() {
+    let first = Bench::running(config(1));
+    let mut moved = again("1", 2, restoring("1", FIRST).directive.start, 0);
+    moved.storage_uri = Some("s3://bucket/new".into());
+    (moved.revision, moved.directive.id) = (2, "2".into());
+    let mut second = Bench::paused(moved);
+    second.store = first.store.clone();
+    second.store.rebase("s3://bucket/root/");
+    second.tick();
+    second.register(1);
+    assert_eq!((second.state(), &second.status().restored_from), (JobState::Running, &None), "{:?}", second.exit);
+    let old = second.store.keys().filter(|key| key.starts_with(&format!("{FIRST}/ledger"))).count();
+    assert_eq!(old, 3, "Started, Started, MovedTo");
+
+    let mut back = again("1", 3, restoring("1", "s3://bucket/new/default/pv-1").directive.start, 0);
+    (back.revision, back.directive.id) = (3, "3".into());
+    let mut third = Bench::paused(back);
+    third.store = second.store.clone();
+    third.store.rebase("s3://bucket/new/");
+    third.store.home("s3://bucket/root/");
+    third.tick();
+    third.register(1);
+    assert_eq!((third.state(), &third.status().restored_from), (JobState::Running, &None), "{:?}", third.exit);
+    assert_eq!(names(&third, "1"), ["Started", "Started", "MovedTo", "Started"]);
+
+    // Undone before the new storage was ever reached: its own directory.
+    let mut undone = again("1", 2, restoring("1", FIRST).directive.start, 0);
+    (undone.revision, undone.directive.id) = (2, "2".into());
+    let mut undone = first.clone_store_for(undone);
+    undone.register(1);
+    assert_eq!((undone.state(), &undone.status().restored_from), (JobState::Running, &None), "{:?}", undone.exit);
+}
+
 // --- What an upgrade went on from: K7 ----------------------------------------------------------------------------
 
 fn upgraded() -> Bench {
@@ -274,6 +362,7 @@ fn upgraded() -> Bench {
     let mut second = first.clone_store_for(second);
     second.register(1);
     assert_eq!(second.status().pinned, [format!("{FIRST}/1/chk-2")]);
+    assert_eq!(second.status().pinned_by, ["revision 2"]);
     for id in 3..6 {
         second.pass(1000);
         second.acknowledge_all(id);
