@@ -24,6 +24,7 @@ mod tests;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel};
 use sluice_protocol::{Run, TaskManagerId};
 use sluice_rpc::tls::Tls;
+use sluice_rpc::tls::handshakes::{Handshakes, TOO_MANY};
 use sluice_rpc::tls::stream::Refusals;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -250,15 +251,17 @@ async fn accept(listener: std::net::TcpListener, inner: Arc<Inner>) {
             return;
         }
     };
+    let handshakes = Handshakes::new();
     loop {
         let accepted = tokio::select! {
             () = inner.shutdown.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, from)) => {
-                tokio::spawn(receiving::serve(Arc::clone(&inner), stream, from));
-            }
+            Ok((stream, from)) => match handshakes.begin(from).await {
+                Some(place) => drop(tokio::spawn(receiving::serve(Arc::clone(&inner), stream, from, place))),
+                None => inner.refusals.note("a data connection", Some(from), TOO_MANY),
+            },
             Err(error) => {
                 // Out of file descriptors, mostly: going on at once would only spin.
                 warn!("a data connection could not be accepted: {error}");

@@ -133,10 +133,12 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     };
     let registration = registration(&description, &master);
     let program = description.program.clone();
+    let kept_in = storage.clone();
     let worker = Worker::new(registration, Equipment::new(description, storage.clone())?, None);
     let (driver, handle) = Driver::new(DriverConfig { master, program, storage, patience: Patience::FailOnRefusal });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
     let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
+    let kept = tokio::spawn(identity::keep(kept_in, served, handle.status()));
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
     tokio::spawn(forward_requests(handle.clone(), stop, abandon));
     let impatience = tokio::spawn(impatience.give_up(handle.clone()));
@@ -145,6 +147,8 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
         // Whoever asked for the end is still told of it.
         let _ = tokio::time::timeout(CONTROL_DRAIN_TIMEOUT, server).await;
     }
+    // A job that was short is resumed like any.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, kept).await;
     Ok(impatience.await.unwrap_or_default().unwrap_or(record))
 }
 

@@ -253,6 +253,33 @@ async fn nothing_to_resume_is_said() {
     std::fs::remove_dir_all(storage).unwrap();
 }
 
+/// A run that never began has not taken the place of the last one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mistyped_path_leaves_the_last_run_to_be_resumed() {
+    let storage = directory("mistyped");
+    let sink = Collected::default();
+    let Local { run, mut statuses } = local(program(Some(40_000), &sink), options(Some(&storage)), LocalStart::Empty);
+    let stop = run.stop.clone();
+    let job = tokio::spawn(run_local(run));
+    wait_for(&mut statuses, |status| status.completed_checkpoints >= 1).await;
+    stop.cancel();
+    assert_ended(&within(job).await.unwrap(), ExitKind::Stopped);
+
+    let from = format!("file://{}/default/counts-typo/1/chk-1", storage.display());
+    let start = LocalStart::Snapshot { from, allow_non_restored_state: false };
+    let Local { run, .. } = local(program(None, &sink), options(Some(&storage)), start);
+    let record = within(run_local(run)).await;
+    assert_eq!((record.kind, record.reason.as_str()), (ExitKind::UserError, "SnapshotNotFound"));
+
+    let Local { run, mut statuses } = local(program(None, &sink), options(Some(&storage)), LocalStart::Resume);
+    let job = tokio::spawn(run_local(run));
+    let status = wait_for(&mut statuses, |status| status.state == JobState::Running).await;
+    assert!(status.restored_from.is_some(), "{status:?}");
+    assert_ended(&within(job).await.unwrap(), ExitKind::Finished);
+    assert_eq!(sink.last_values(), expected());
+    std::fs::remove_dir_all(storage).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storage_that_cannot_hold_a_ledger_is_refused_by_name() {
     let file = directory("unsuitable").join("file");

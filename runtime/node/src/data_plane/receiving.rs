@@ -5,6 +5,7 @@ use super::{DataPlaneError, HANDSHAKE_TIMEOUT, Incoming, Inner, RUN_TIMEOUT, Reg
 use bytes::{BufMut, Bytes};
 use sluice_engine::channel::{ChannelId, codec};
 use sluice_rpc::tls::Role;
+use sluice_rpc::tls::handshakes::Place;
 use sluice_rpc::tls::stream::PeerStream;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ pub(super) const GRANT_LENGTH: usize = 20;
 const READ_BUFFER: usize = 64 * 1024;
 
 /// Serves one connection from its handshake to its end.
-pub(super) async fn serve(inner: Arc<Inner>, stream: TcpStream, from: SocketAddr) {
+pub(super) async fn serve(inner: Arc<Inner>, stream: TcpStream, from: SocketAddr, place: Place) {
     let secured = tokio::select! {
         () = inner.shutdown.cancelled() => return,
         secured = secure(&inner, stream) => secured,
@@ -31,7 +32,7 @@ pub(super) async fn serve(inner: Arc<Inner>, stream: TcpStream, from: SocketAddr
     };
     let admitted = tokio::select! {
         () = inner.shutdown.cancelled() => return,
-        admitted = admit(&inner, &mut stream) => admitted,
+        admitted = admit(&inner, &mut stream, place) => admitted,
     };
     let (hello, registered, queues) = match admitted {
         Ok(admitted) => admitted,
@@ -68,9 +69,11 @@ async fn secure(inner: &Inner, stream: TcpStream) -> std::io::Result<PeerStream>
 async fn admit(
     inner: &Inner,
     stream: &mut PeerStream,
+    place: Place,
 ) -> Result<(Hello, Arc<Registered>, Vec<Incoming>), DataPlaneError> {
     let too_late = |_| DataPlaneError::Refused("the handshake came too late".to_owned());
     let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::hear(stream)).await.map_err(too_late)??;
+    drop(place);
     if hello.job_uid != inner.job_uid || hello.to != inner.task_manager {
         let text = format!(
             "this is TaskManager '{}' of job {}, not '{}' of job {}",

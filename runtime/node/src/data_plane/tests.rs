@@ -278,3 +278,24 @@ async fn a_peer_that_is_not_there_is_named() {
     let broken = broken.recv().await.unwrap();
     assert!(broken.message.contains("'b'") && broken.message.contains(&address.to_string()), "{}", broken.message);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_who_says_nothing_gets_no_more_than_its_share() {
+    let plane = plane("b", "job").await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(plane.address()).await.unwrap());
+    }
+    let has_ended = |stream: &&tokio::net::TcpStream| match stream.try_read(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    let refused = || silent.iter().filter(has_ended).count();
+    for _ in 0..250 {
+        if refused() >= 100 - 64 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(refused(), 100 - 64);
+}

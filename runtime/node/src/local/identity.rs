@@ -1,16 +1,19 @@
 //! Who a local job is, which generation it runs as, and what it starts from (N1, N2, N3).
 //!
 //! The uid of the last run is kept beside the checkpoints, in `<namespace>/<name>.uid`. A run that does not resume is
-//! a new job: it takes a new uid, and what older ones left stays where it is.
+//! a new job: it takes a new uid, and what older ones left stays where it is. The new uid is kept once the run has a
+//! ledger, so that one that never started, after a mistyped path for one, leaves the last run to be resumed.
 
 use super::LocalStart;
 use crate::edge;
 use crate::job_manager::store::{self, LedgerReadError, Storage, jittered};
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::{Directive, StartFrom};
+use sluice_protocol::status::JobStatus;
 use sluice_protocol::store::{StoreFailure, StoreFailureKind};
 use sluice_protocol::{Generation, JobId};
 use std::time::Duration;
+use tokio::sync::watch;
 use tracing::warn;
 
 /// Between tries; it grows with each.
@@ -82,11 +85,9 @@ async fn try_take(storage: &Storage, namespace: &str, name: &str, start: &LocalS
             StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
         }
     };
-    let job = job(edge::random_id());
-    if storage.uri.is_some() {
-        keep_uid(storage, &job).await?;
-    }
-    Ok(Identity { job, generation: Generation(1), directive: directive(0, start) })
+    // Whether the storage answers is known before the job is built.
+    storage.executor.home().get(&uid_key(&job(String::new()))).await?;
+    Ok(Identity { job: job(edge::random_id()), generation: Generation(1), directive: directive(0, start) })
 }
 
 async fn resume(
@@ -116,9 +117,26 @@ fn uid_key(job: &JobId) -> String {
     format!("{}/{}.uid", job.namespace, job.name)
 }
 
+/// Keeps the uid of a run once its `Started` stands, however often the store has to be asked. Returns then, or when the job
+/// has ended without.
+pub(super) async fn keep(storage: Storage, job: JobId, mut status: watch::Receiver<JobStatus>) {
+    if storage.uri.is_none() || status.wait_for(|status| status.ledger_entry > 0).await.is_err() {
+        return;
+    }
+    let mut pause = FIRST_PAUSE;
+    while let Err(failure) = keep_uid(&storage, &job).await {
+        warn!("--resume would not find this run yet: {failure}");
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
 async fn keep_uid(storage: &Storage, job: &JobId) -> Result<(), StoreFailure> {
     let key = uid_key(job);
     let store = storage.executor.home();
+    if store.get(&key).await?.is_some_and(|kept| kept == job.uid.as_bytes()) {
+        return Ok(());
+    }
     store.delete(std::slice::from_ref(&key)).await?;
     store.put_if_absent(&key, job.uid.clone().into_bytes().into()).await?;
     Ok(())

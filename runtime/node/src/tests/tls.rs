@@ -2,7 +2,7 @@
 
 use super::*;
 use sluice_rpc::tls::authority::Authority;
-use sluice_rpc::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, Credentials, KEY_FILE, Role};
+use sluice_rpc::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, CertificateProblem, Credentials, KEY_FILE, Role};
 
 const LIFE: TimeSpan = TimeSpan::from_secs(600);
 
@@ -125,4 +125,33 @@ async fn a_rotation_restarts_nothing_and_loses_nothing() {
     assert_eq!(sink.last_values(), expected());
     std::fs::remove_dir_all(home).unwrap();
     std::fs::remove_dir_all(storage).unwrap();
+}
+
+/// Also where the server refuses the client's, which comes when the client has long sent its first words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_certificate_lacks_is_told_from_a_connection_that_fails() {
+    let (own, other) = (authority(), authority());
+    let storage = store::open_storage(&options(None)).unwrap();
+    let job_manager = issue(&own, Role::JobManager);
+    let cluster = start_cluster_on(storage, program(None, &Collected::default()), options(None), job_manager).await;
+    let long_ago = sluice_protocol::Timestamp(edge::now().0 - 86_400_000);
+    let old = own.issue(Role::Controller, long_ago, LIFE).unwrap();
+    let old = Some(Arc::new(Tls::from_credentials(&old).unwrap()));
+    let cases =
+        [(old, CertificateProblem::Expired), (issue(&other, Role::Controller), CertificateProblem::NotBelieved)];
+    for (tls, expected) in cases {
+        let error = match connect(&cluster, tls).await {
+            Ok(client) => client.describe().await.expect_err("may not know whose it is"),
+            Err(error) => error,
+        };
+        assert!(
+            matches!(error, ControlError::Certificate { problem, .. } if problem == expected),
+            "{expected:?}: {error:?}"
+        );
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let tls = issue(&own, Role::Controller);
+    let error = within(ControlClient::connect(&nobody, tls.as_ref())).await.expect_err("nobody is there");
+    assert!(matches!(error, ControlError::Unreachable { .. }), "{error:?}");
+    cluster.record.abort();
 }
