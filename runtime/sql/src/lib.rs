@@ -4,14 +4,18 @@
 //! No I/O, no clock, no randomness; connectors are asked through [`ConnectorCatalog`], which contacts nobody.
 //!
 //! The flow, by [`plan`]:
-//! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser.
+//! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser. All that follows runs on a thread with a
+//!    large stack, since it calls itself for every term of a statement.
 //! 2. `catalog`: the declared tables; `settings`: what SET says; `functions`: what may be called. `expand` puts views,
 //!    WITH and computed columns in the place of their names, `declarations` checks them.
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
-//! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan, pruned; `diagnose` turns DataFusion's complaints into ours.
-//! 5. `uid`: ids of operators, from the statement as written (design §9).
-//! 6. `translate`: the plan → chains of operators, with `calc` fusing filters and projections; `operators` makes the
-//!    engine's operators; `graph` puts the vertices together.
+//! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan; `flatten` is its node
+//!    for UNNEST, `pushdown` moves conditions down. `diagnose` turns DataFusion's complaints into ours.
+//! 5. `uid`: ids of operators and how long their state lives, from the statement as written (design §9).
+//! 6. `translate`: the plans of all statements → chains of operators, with `calc` fusing filters and projections;
+//!    `operators` makes the engine's operators; `graph` puts the vertices together.
+//!
+//! Tests: `tests` for plans, mistakes and functions; `golden` runs statements (`golden/*.sql`) through the engine.
 //!
 //! Differences from Flink that callers should know: SUM over whole numbers is BIGINT, over FLOAT DOUBLE; lengths of CHAR
 //! and VARCHAR are not enforced; the session's time zone is UTC.
@@ -128,7 +132,7 @@ fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) ->
             scans: BTreeMap::new(),
             stateful: uids.stateful.clone(),
         };
-        let stream = translator.stream(&plan, target.wants_update_before())?;
+        let stream = translator.stream(&plan, target.wants_update_before(&plan))?;
         translator.write(stream, target)?;
     }
     Ok(graph.finish(options.max_parallelism))

@@ -3,8 +3,10 @@
 //! A plain column is handed on as it is, without evaluation or copy.
 
 mod flatten;
+mod upsert;
 
 pub(crate) use flatten::FlattenFactory;
+pub(crate) use upsert::UpsertFactory;
 
 use crate::calc::{self, Calc, Output, Value};
 use arrow::array::{Array, ArrayRef, RecordBatch};

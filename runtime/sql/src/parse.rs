@@ -165,10 +165,13 @@ impl Reader<'_> {
                 let advice = "a query needs a sink: write INSERT INTO table SELECT …";
                 return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
             }
+            Some("EXPLAIN") => {
+                let advice = "EXPLAIN is not supported: write the statement without it and call `sluice plan job.yaml`";
+                return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
+            }
             Some(
-                word @ ("RESET" | "DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "EXPLAIN" | "LOAD"
-                | "UNLOAD" | "ADD" | "REMOVE" | "UPDATE" | "DELETE" | "ANALYZE" | "TRUNCATE" | "CALL"
-                | "COMPILE" | "REPLACE"),
+                word @ ("RESET" | "DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "LOAD" | "UNLOAD" | "ADD"
+                | "REMOVE" | "UPDATE" | "DELETE" | "ANALYZE" | "TRUNCATE" | "CALL" | "COMPILE" | "REPLACE"),
             ) => return Err(self.text.unsupported(word, at)),
             _ => {
                 return Err(self

@@ -1,8 +1,9 @@
 //! Conditions go as far down as they mean the same: into joins, and below them.
 //!
 //! A WHERE over an inner join becomes the join's own condition, which is how a list of tables with commas gets its keys;
-//! a condition of one side alone filters that side, before its rows are kept. Of a left join's conditions only those of
-//! the right side go down: a left row that fails its own is still there. Joins are never reordered, so the state of each
+//! a condition of one side alone filters that side, before its rows are kept. Of a left join's own conditions only those
+//! of the right side go down: a left row that fails its own is still there; of a WHERE over it only those of the left side:
+//! the others see the NULLs. Joins are never reordered, so the state of each
 //! is what the statement says. Filters keep or drop a row and its retraction alike, so this holds for changelogs.
 
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -14,15 +15,11 @@ use std::sync::Arc;
 
 /// Moves all conditions of a plan.
 pub(crate) fn push_down(plan: LogicalPlan) -> Result<LogicalPlan> {
-    Ok(plan
-        .transform_down(|node| {
-            let node = into_join(node);
-            match node {
-                LogicalPlan::Join(join) => below_join(join).map(Transformed::yes),
-                other => Ok(Transformed::no(other)),
-            }
-        })?
-        .data)
+    let moved = plan.transform_down(|node| match into_join(below_left_join(node)?) {
+        LogicalPlan::Join(join) => below_join(join).map(Transformed::yes),
+        other => Ok(Transformed::yes(other)),
+    })?;
+    Ok(moved.data)
 }
 
 /// A filter over an inner join becomes part of it.
@@ -34,6 +31,23 @@ fn into_join(plan: LogicalPlan) -> LogicalPlan {
             LogicalPlan::Join(Join { filter: both, ..join.clone() })
         }
         _ => LogicalPlan::Filter(filter),
+    }
+}
+
+/// What a filter over a left join says of left rows alone goes below it.
+fn below_left_join(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Filter(filter) = &plan else { return Ok(plan) };
+    let LogicalPlan::Join(join) = filter.input.as_ref() else { return Ok(plan) };
+    let is_left = |condition: &Expr| is_over(condition, join.left.schema());
+    let (left, rest): (Vec<Expr>, Vec<Expr>) =
+        split_conjunction_owned(filter.predicate.clone()).into_iter().partition(is_left);
+    if join.join_type != JoinType::Left || left.is_empty() {
+        return Ok(plan);
+    }
+    let join = LogicalPlan::Join(Join { left: filtered(&join.left, left)?, ..join.clone() });
+    match conjunction(rest) {
+        Some(predicate) => Filter::try_new(predicate, Arc::new(join)).map(LogicalPlan::Filter),
+        None => Ok(join),
     }
 }
 

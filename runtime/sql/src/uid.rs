@@ -78,6 +78,11 @@ impl Uids {
         OperatorUid(format!("{}.sink", self.prefix))
     }
 
+    /// Of what turns filtered updates into upserts.
+    pub(crate) fn upsert(&self) -> OperatorUid {
+        OperatorUid(format!("{}.upsert", self.prefix))
+    }
+
     /// Of a stateless operator, by its place in the statement's plan.
     pub(crate) fn calc(&self, number: usize) -> OperatorUid {
         OperatorUid(format!("{}.calc({number})", self.prefix))

@@ -55,6 +55,8 @@ plans! {
     join_by_using: "INSERT INTO two SELECT app_id, b.url FROM page_views a JOIN page_views b USING (app_id, ms)";
     join_with_ttl: "SET 'table.exec.state.ttl' = '2 h'; INSERT INTO two SELECT /*+ STATE_TTL('b' = '1 d') */ a.app_id, b.url FROM page_views a JOIN page_views b ON a.app_id = b.app_id";
     all_aggregates: "INSERT INTO changes SELECT app_id, COUNT(DISTINCT url) + SUM(ms) FILTER (WHERE ms > 3) + MIN(DISTINCT ms) + MAX(ms) + AVG(ms) FROM page_views GROUP BY app_id";
+    having_into_a_sink_by_key: "INSERT INTO pv SELECT app_id, n FROM (SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id HAVING SUM(ms) > 100) t WHERE n < 50";
+    where_over_a_left_join: "INSERT INTO changes SELECT a.url, b.ms FROM page_views a LEFT JOIN page_views b ON a.url = b.app_id WHERE a.ms > 3 AND b.ms IS NULL";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 

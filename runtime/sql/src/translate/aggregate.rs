@@ -59,7 +59,8 @@ impl Translator<'_> {
         }
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let description = describe(&key_names, &calls);
-        let changes = stream.updates.is_some() || !calls.is_empty();
+        // With a TTL a group that is touched is told again.
+        let changes = stream.updates.is_some() || !calls.is_empty() || stateful.ttl[0].is_some();
         let stream = self.only(stream, inputs.outputs)?;
         let spec = GroupAggregateSpec {
             input: Arc::clone(stream.chain.schema()),
@@ -79,6 +80,8 @@ impl Translator<'_> {
     /// DISTINCT: a group of no aggregates.
     pub(super) fn distinct(&mut self, stream: Stream) -> Result<Stream, SqlError> {
         let stateful = self.next_stateful(StatefulKind::Distinct)?;
+        // With a TTL a row that comes again is told again.
+        let told_again = stateful.ttl[0].is_some();
         let mut stream = self.fuse(stream);
         let columns = stream.schema.fields().len();
         stream.calc.outputs.truncate(columns);
@@ -96,12 +99,8 @@ impl Translator<'_> {
         };
         let description = format!("Distinct(columns=[{}])", names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, "Distinct", description.clone())?;
-        let updates = stream.updates.map(|_| Updates {
-            node: description,
-            keys: Some(names),
-            are_filtered: false,
-            in_pairs: false,
-        });
+        let updates = Updates { node: description, keys: Some(names), are_filtered: false, in_pairs: told_again };
+        let updates = Some(updates).filter(|_| stream.updates.is_some() || told_again);
         let calc = Calc::identity(chain.schema());
         Ok(Stream { chain, calc, schema: stream.schema, lineage: (0..columns).map(Lineage::Key).collect(), updates })
     }

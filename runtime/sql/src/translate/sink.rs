@@ -6,6 +6,7 @@ use super::scan::names;
 use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::catalog::Table;
 use crate::error::{SqlError, SqlErrorKind, nearest};
+use crate::operators::UpsertFactory;
 use crate::types::{is_implicit, sql_name};
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion_common::{Column, ScalarValue};
@@ -26,9 +27,10 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Whether updates must carry the row as it was before.
-    pub(crate) fn wants_update_before(&self) -> bool {
-        self.factory.accepted_kinds() == AcceptedKinds::All
+    /// Whether updates must carry the row as it was before: the sink wants it, or a row that no longer passes a filter
+    /// must be deleted.
+    pub(crate) fn wants_update_before(&self, plan: &LogicalPlan) -> bool {
+        self.factory.accepted_kinds() == AcceptedKinds::All || is_filtered(plan, false)
     }
 }
 
@@ -165,7 +167,15 @@ impl Translator<'_> {
             }
             output.field = Arc::clone(field);
         }
+        let are_filtered = stream.updates.as_ref().is_some_and(|updates| updates.are_filtered);
         let mut chain = self.fuse(stream).chain;
+        if are_filtered && target.factory.accepted_kinds() == AcceptedKinds::Upsert {
+            let keys = target.table.definition.primary_key.clone();
+            let key_names: Vec<&str> = keys.iter().map(|key| target.schema.field(*key).name().as_str()).collect();
+            let description = format!("Upsert(key=[{}])", key_names.join(", "));
+            let info = OperatorInfo { uid: self.uids.upsert(), kind: OperatorKind::Stateless, description };
+            chain.push(info, "Upsert", Arc::new(UpsertFactory { keys, schema: Arc::clone(&target.schema) }));
+        }
         let description = format!("Sink(table=[{name}], fields=[{}])", names(&target.schema));
         let kind = match target.factory.guarantee() {
             DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
@@ -196,11 +206,6 @@ impl Translator<'_> {
     fn check_upsert(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
         let table = target.table;
         let at = self.statement.insert.table.span.start;
-        if updates.are_filtered {
-            // A row that no longer passes would have to be deleted by its key.
-            let what = format!("a filter over an aggregation (HAVING) into the upsert sink '{}'", table.name());
-            return Err(self.statement.text.unsupported(&what, at));
-        }
         if table.definition.primary_key.is_empty() {
             let message = format!("table sink '{}' takes updates by key: declare a PRIMARY KEY", table.name());
             return Err(self.statement.text.error(SqlErrorKind::Changelog, at, message));
@@ -245,6 +250,17 @@ impl Translator<'_> {
                 Err(self.statement.text.error(SqlErrorKind::Changelog, at, message))
             }
         }
+    }
+}
+
+/// Whether a filter stands over an aggregation, with nothing in between that keeps state.
+fn is_filtered(plan: &LogicalPlan, by_filter: bool) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => is_filtered(&projection.input, by_filter),
+        LogicalPlan::SubqueryAlias(alias) => is_filtered(&alias.input, by_filter),
+        LogicalPlan::Filter(filter) => is_filtered(&filter.input, true),
+        LogicalPlan::Aggregate(_) | LogicalPlan::Distinct(_) => by_filter,
+        _ => false,
     }
 }
 
