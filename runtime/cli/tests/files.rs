@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const ROWS: u64 = 60_000;
+const ROWS: u64 = 600_000;
 const FILES: u64 = 6;
 
 /// `from` as `to`, in directories of these names.
@@ -33,10 +33,10 @@ spec:
       CREATE TABLE orders (id BIGINT, customer STRING) WITH (
         'connector'='filesystem', 'path'='file://{root}/{from}', 'format'='{input}');
       CREATE TABLE copied (id BIGINT, customer STRING) WITH (
-        'connector'='filesystem', 'path'='file://{root}/{to}', 'format'='{output}', 'sink.rolling-policy.file-size'='20 kb');
+        'connector'='filesystem', 'path'='file://{root}/{to}', 'format'='{output}', 'sink.rolling-policy.file-size'='500 kb');
       INSERT INTO copied SELECT id, customer FROM orders;
   parallelism: {parallelism}
-  checkpointing: {{interval: 20ms, tolerableFailures: 1000, storage: \"file://{root}/checkpoints\"}}
+  checkpointing: {{interval: 20ms, tolerableFailures: 1000, storage: \"file://{root}/checkpoints-{name}\"}}
 "
     )
 }
@@ -75,22 +75,32 @@ fn ids(directory: &Path) -> Vec<u64> {
     ids
 }
 
-/// Runs a job to its end, and kills it with SIGKILL after each of these times before.
-fn run_through(directory: &Directory, manifest: &str, kills: impl Iterator<Item = u64>, look: impl Fn()) {
-    for (number, millis) in kills.enumerate() {
-        let mut child =
-            directory.command(&format!("run {manifest} --rest-port 0")).stderr(Stdio::null()).spawn().unwrap();
+/// Runs a job to its end, and kills it with SIGKILL after each of these times before. Says how often it was killed.
+fn run_through(directory: &Directory, manifest: &str, kills: impl Iterator<Item = u64>, look: impl Fn()) -> usize {
+    let mut killed = 0;
+    for millis in kills {
+        // Before it has a ledger there is nothing to resume.
+        let has_begun =
+            fs::read_dir(directory.path().join(format!("checkpoints-{}/default", manifest.trim_end_matches(".yaml"))))
+                .is_ok_and(|entries| {
+                    entries.filter_map(Result::ok).any(|entry| entry.path().join("ledger/0000000001.json").exists())
+                });
+        let resume = if killed > 0 && has_begun { "--resume" } else { "" };
+        let line = format!("run {manifest} --rest-port 0 {resume}");
+        let mut child = directory.command(&line).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(millis));
-        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
-            println!("it had ended before kill {number}");
-            return;
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{line}");
+            return killed;
         }
         let _ = Command::new("kill").args(["-9", &child.id().to_string()]).status().unwrap();
         child.wait().unwrap();
+        killed += 1;
         look();
     }
-    let ran = directory.run(&format!("run {manifest} --rest-port 0"));
+    let ran = directory.run(&format!("run {manifest} --rest-port 0 --resume"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
+    killed
 }
 
 #[test]
@@ -112,7 +122,9 @@ fn s1_each_row_is_seen_once_whatever_is_killed() {
                 assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a row is seen twice");
             }
         };
-        run_through(&directory, &file, (0..8).map(|kill| 150 + 90 * kill), look);
+        let killed = run_through(&directory, &file, (0..8).map(|kill| 250 + 60 * kill), look);
+        println!("{name}: killed {killed} times");
+        assert!(killed > 1, "it is over too soon to be killed");
         let left: Vec<_> = files(&out).into_iter().filter(|path| is_hidden(path)).collect();
         assert_eq!(left, [PathBuf::new(); 0], "nothing is left of what was killed");
     }

@@ -11,9 +11,13 @@ use sluice_engine::error::TaskError;
 /// A row group of Parquet is written out when it has come to this many bytes in memory.
 const ROW_GROUP: usize = 32 << 20;
 
+/// As in JSON: `2026-11-30 10:00:00.5`.
+const TIMESTAMP: &str = "%Y-%m-%d %H:%M:%S%.f";
+
 /// The encoder of one file.
 pub(super) enum Encoder {
     Json { rows: JsonEncoder, out: Vec<u8> },
+    Csv { delimiter: u8, out: Vec<u8> },
     Parquet { file: Box<ArrowWriter<Vec<u8>>>, written: usize },
 }
 
@@ -32,6 +36,7 @@ impl Encoder {
                 })?;
                 Ok(Self::Json { rows, out: Vec::new() })
             }
+            Format::Csv { delimiter } => Ok(Self::Csv { delimiter: *delimiter, out: Vec::new() }),
             Format::Parquet => {
                 let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
                 let file = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties));
@@ -51,6 +56,12 @@ impl Encoder {
                 }
                 Ok(())
             }
+            Self::Csv { delimiter, out } => {
+                let writer = arrow_csv::WriterBuilder::new().with_header(false).with_delimiter(*delimiter);
+                let writer = writer.with_timestamp_format(TIMESTAMP.to_owned());
+                let mut writer = writer.with_timestamp_tz_format(format!("{TIMESTAMP}Z")).build(out);
+                writer.write(rows).map_err(|error| unwritable(options, &error))
+            }
             Self::Parquet { file, .. } => {
                 let same =
                     rows.clone().with_schema(options.schema.clone()).map_err(|error| unwritable(options, &error))?;
@@ -66,7 +77,7 @@ impl Encoder {
     /// What is ready to be stored, leaving nothing.
     pub(super) fn take(&mut self) -> Vec<u8> {
         match self {
-            Self::Json { out, .. } => std::mem::take(out),
+            Self::Json { out, .. } | Self::Csv { out, .. } => std::mem::take(out),
             Self::Parquet { file, written } => {
                 let bytes = std::mem::take(file.inner_mut());
                 *written += bytes.len();
@@ -78,7 +89,7 @@ impl Encoder {
     /// Bytes that are ready.
     pub(super) fn ready(&self) -> usize {
         match self {
-            Self::Json { out, .. } => out.len(),
+            Self::Json { out, .. } | Self::Csv { out, .. } => out.len(),
             Self::Parquet { file, .. } => file.inner().len(),
         }
     }
@@ -86,7 +97,7 @@ impl Encoder {
     /// Bytes of the row group in memory.
     pub(super) fn unwritten(&self) -> usize {
         match self {
-            Self::Json { .. } => 0,
+            Self::Json { .. } | Self::Csv { .. } => 0,
             Self::Parquet { file, .. } => file.in_progress_size(),
         }
     }
@@ -94,7 +105,7 @@ impl Encoder {
     /// The rest of the file.
     pub(super) fn finish(self, options: &FileOptions) -> Result<Vec<u8>, TaskError> {
         match self {
-            Self::Json { out, .. } => Ok(out),
+            Self::Json { out, .. } | Self::Csv { out, .. } => Ok(out),
             Self::Parquet { file, .. } => (*file).into_inner().map_err(|error| unwritable(options, &error)),
         }
     }

@@ -17,8 +17,10 @@ const MONITOR: &str = "source.monitor-interval";
 const ROLL_SIZE: &str = "sink.rolling-policy.file-size";
 const ROLL_INTERVAL: &str = "sink.rolling-policy.rollover-interval";
 
-const JSON_NAMES: [&str; 3] =
-    ["json.ignore-parse-errors", "json.fail-on-missing-field", "json.timestamp-format.standard"];
+const DELIMITER: &str = "csv.field-delimiter";
+
+const FORMAT_NAMES: [&str; 4] =
+    [DELIMITER, "json.ignore-parse-errors", "json.fail-on-missing-field", "json.timestamp-format.standard"];
 
 const REFUSED: [(&str, &str); 8] = [
     ("auto-compaction", "small files are not merged; make checkpoints rarer, or compact them by another job"),
@@ -39,6 +41,11 @@ const REFUSED: [(&str, &str); 8] = [
 pub(super) enum Format {
     /// One object a line.
     Json(JsonOptions),
+    /// Comma-separated values without a header.
+    Csv {
+        /// What stands between two fields.
+        delimiter: u8,
+    },
     /// Parquet.
     Parquet,
 }
@@ -48,6 +55,7 @@ impl Format {
     pub(super) const fn extension(self) -> &'static str {
         match self {
             Self::Json(_) => "json",
+            Self::Csv { .. } => "csv",
             Self::Parquet => "parquet",
         }
     }
@@ -76,7 +84,7 @@ impl FileOptions {
 }
 
 pub(super) fn read_sink(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<FileOptions, TableError> {
-    let names = [&[PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL][..], &JSON_NAMES].concat();
+    let names = [&[PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL][..], &FORMAT_NAMES].concat();
     let refused =
         [&REFUSED[..], &[(MONITOR, "a sink watches nothing; it is an option of a table that is read")]].concat();
     read(table, storage, &Known { names: &names, properties: false, refused: &refused })
@@ -86,7 +94,7 @@ pub(super) fn read_source(
     table: &TableDescriptor,
     storage: Option<&StorageOptions>,
 ) -> Result<FileOptions, TableError> {
-    let names = [&[PATH, FORMAT, MONITOR][..], &JSON_NAMES].concat();
+    let names = [&[PATH, FORMAT, MONITOR][..], &FORMAT_NAMES].concat();
     let of_sinks = "it is an option of a table that is written to";
     let refused = [&REFUSED[..], &[(ROLL_SIZE, of_sinks), (ROLL_INTERVAL, of_sinks)]].concat();
     read(table, storage, &Known { names: &names, properties: false, refused: &refused })
@@ -103,10 +111,11 @@ fn read(
     if let Err(failure) = Staging::open(&uri, storage) {
         return Err(options.error(PATH, format!("the option 'path': {failure}")));
     }
-    let format = match options.required(FORMAT, "how rows lie in files: 'json' or 'parquet'")? {
+    let format = match options.required(FORMAT, "how rows lie in files: 'json', 'csv' or 'parquet'")? {
         "json" => Format::Json(json::read(&options, "json")?),
+        "csv" => Format::Csv { delimiter: delimiter(&options)? },
         "parquet" => Format::Parquet,
-        other => return Err(options.wrong(FORMAT, other, "one of 'json', 'parquet'")),
+        other => return Err(options.wrong(FORMAT, other, "one of 'json', 'csv', 'parquet'")),
     };
     let roll_size = match options.text(ROLL_SIZE) {
         None => FILE_SIZE,
@@ -124,6 +133,22 @@ fn read(
         roll_size,
         roll_interval: options.duration(ROLL_INTERVAL)?,
     })
+}
+
+/// One ASCII character; the tables' types must be such as text can say.
+fn delimiter(options: &Options<'_>) -> Result<u8, TableError> {
+    let is_binary = |field: &&arrow::datatypes::FieldRef| *field.data_type() == arrow::datatypes::DataType::Binary;
+    if let Some(field) = options.table().schema.fields().iter().find(is_binary) {
+        let message =
+            format!("the format 'csv' cannot hold column '{}' of type BYTES; use json or parquet", field.name());
+        return Err(options.error(FORMAT, message));
+    }
+    let Some(value) = options.text(DELIMITER) else { return Ok(b',') };
+    let value = if value == "\\t" { "\t" } else { value };
+    match *value.as_bytes() {
+        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\n' | b'\r') => Ok(byte),
+        _ => Err(options.wrong(DELIMITER, value, "one ASCII character other than a quote and the ends of lines")),
+    }
 }
 
 /// A size as Flink writes it: a number, perhaps a space, a unit of 1024.

@@ -42,6 +42,7 @@ impl Files {
     pub(super) fn read(&self, split: &Split, take: Take<'_>) -> Result<(), TaskError> {
         match self.options.format {
             Format::Json(options) => self.read_lines(split, options, take),
+            Format::Csv { delimiter } => self.read_csv(split, delimiter, take),
             Format::Parquet => self.read_columns(split, take),
         }
     }
@@ -115,6 +116,42 @@ impl Files {
             let (byte, excerpt) = (bad.place.1, bad.excerpt);
             self.unreadable(&split.file, &format!("the line at byte {byte}: {}: {excerpt}", bad.reason))
         })
+    }
+
+    /// A position is the end of a row, wherever lines end within quotes.
+    fn read_csv(&self, split: &Split, delimiter: u8, take: Take<'_>) -> Result<(), TaskError> {
+        let unreadable = |error: &dyn std::fmt::Display| self.unreadable(&split.file, error);
+        let schema = self.options.schema.clone();
+        let reader = arrow_csv::ReaderBuilder::new(schema).with_header(false).with_delimiter(delimiter);
+        let mut decoder = reader.with_batch_size(ROWS).build_decoder();
+        let mut at = split.progress.position.unwrap_or(0);
+        let mut fetched_to = at;
+        loop {
+            let chunk = self.fetch(&split.file, fetched_to, split.end.min(fetched_to + CHUNK))?;
+            fetched_to += chunk.len() as u64;
+            let is_last = chunk.is_empty() || fetched_to >= split.end;
+            let mut rest = &chunk[..];
+            loop {
+                let count = decoder.decode(rest).map_err(|error| unreadable(&error))?;
+                at += count as u64;
+                rest = &rest[count..];
+                if decoder.capacity() == 0 {
+                    let rows = decoder.flush().map_err(|error| unreadable(&error))?;
+                    if !take(rows, Progress { position: Some(at), finished: false }) {
+                        return Ok(());
+                    }
+                } else if rest.is_empty() || count == 0 {
+                    break;
+                }
+            }
+            if is_last {
+                // The last row may have no end of line.
+                decoder.decode(&[]).map_err(|error| unreadable(&error))?;
+                let rows = decoder.flush().map_err(|error| unreadable(&error))?;
+                take(rows, Progress { position: Some(at), finished: true });
+                return Ok(());
+            }
+        }
     }
 
     // --- Columns ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! Which files there are, how they are divided into splits, and what a split remembers.
 //!
-//! A split is a whole Parquet file, or a range of at most [`RANGE`] bytes of a file of lines, named by where it begins:
+//! A split is a whole file of Parquet or CSV, or a range of at most [`RANGE`] bytes of a file of JSON lines, named by where it begins:
 //! `a/b.json@67108864`. So all subtasks find the same ones, and a file that grows after it was found is not read again.
 
 use super::options::{FileOptions, Format};
@@ -64,7 +64,8 @@ impl Split {
 /// The splits of a file.
 pub(super) fn divide(file: &str, size: u64, format: Format) -> Vec<Split> {
     let ranges: Vec<(u64, u64)> = match format {
-        Format::Parquet => vec![(0, size)],
+        // A line of CSV may end within quotes: where one begins is known only from the beginning.
+        Format::Parquet | Format::Csv { .. } => vec![(0, size)],
         Format::Json(_) => (0..size.div_ceil(RANGE)).map(|n| (n * RANGE, size.min((n + 1) * RANGE))).collect(),
     };
     let split = |(start, end)| Split { file: file.to_owned(), start, end, progress: Progress::default() };

@@ -143,7 +143,7 @@ fn hidden(directory: &Path) -> Vec<String> {
 
 #[test]
 fn the_sink_on_a_file_system_stands_the_suite() {
-    for format in ["json", "parquet"] {
+    for format in ["json", "csv", "parquet"] {
         conformance::check(|| Ok(Files::new(&[("format", format)]))).unwrap_or_else(|what| panic!("{format}: {what}"));
     }
     // A file for every batch.
@@ -174,7 +174,7 @@ fn write(files: &Files, batches: impl Iterator<Item = Range<i64>>, run: Run) {
 
 #[test]
 fn files_end_at_their_size() {
-    for format in ["json", "parquet"] {
+    for format in ["json", "csv", "parquet"] {
         let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "200 kb")]);
         write(&files, (0..100).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
         let count = std::fs::read_dir(&files.directory.0).unwrap().count();
@@ -187,7 +187,7 @@ fn files_end_at_their_size() {
 
 #[test]
 fn a_source_goes_on_where_its_splits_were_under_any_parallelism() {
-    for format in ["json", "parquet"] {
+    for format in ["json", "csv", "parquet"] {
         let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "300 kb")]);
         write(&files, (0..60).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
         let table = table(files.table.option("path").unwrap(), &[("format", format)]);
@@ -299,7 +299,7 @@ fn options_are_refused_by_name() {
         Ok(_) => panic!("{options:?} was taken"),
         Err(error) => error.to_string(),
     };
-    assert!(refused(&[("format", "orc")]).contains("'json', 'parquet'"));
+    assert!(refused(&[("format", "orc")]).contains("'json', 'csv', 'parquet'"));
     assert!(refused(&[("format", "json"), ("auto-compaction", "true")]).contains("'auto-compaction'"));
     assert!(refused(&[("format", "json"), ("sink.rolling-policy.file-size", "0")]).contains("128MB"));
     let relative = FileSinkFactory::new(&table("files", &[("format", "json")]), None).err().unwrap().to_string();
