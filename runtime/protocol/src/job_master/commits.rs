@@ -11,7 +11,7 @@ use super::operations::Purpose;
 use super::{Action, JobMaster, Phase};
 use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use crate::failure::{Failure, Fault};
-use crate::ids::{Attempt, CheckpointId, Run};
+use crate::ids::{Attempt, CheckpointId, Generation, JobId, Run};
 use crate::ledger::append::backoff;
 use crate::metadata::{Metadata, MetadataError};
 use crate::paths;
@@ -368,6 +368,16 @@ impl JobMaster {
         let is_due = self.journal.confirmed && !self.commits.loading && self.has_transactional_sinks();
         if is_due && !matches!(self.phase, Phase::Exiting { .. }) {
             self.ask_for_abort(self.attempt);
+        }
+    }
+
+    /// A job was taken over: what it had open and not in a complete checkpoint is nobody's any more.
+    pub(super) fn abort_all_of(&mut self, job: JobId) {
+        if job.uid != self.config.job.uid && self.has_transactional_sinks() {
+            let older_than = Run { generation: Generation(u64::MAX), attempt: Attempt(0) };
+            let leftovers = Leftovers { job, older_than, spared: Vec::new() };
+            let id = self.commits.name();
+            self.actions.push(Action::AbortLeftovers { id, leftovers });
         }
     }
 

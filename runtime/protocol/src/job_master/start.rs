@@ -249,8 +249,13 @@ impl JobMaster {
         if let Some(takeover) = loading.takeover.take() {
             return self.take_over(loading, takeover, metadata);
         }
-        let owner = loading.location.owner().filter(|owner| loading.asks_owner && *owner != self.journal.paths);
+        let place = loading.location.owner();
+        let is_orphan = loading.asks_owner && place.is_none();
+        let owner = place.filter(|owner| loading.asks_owner && *owner != self.journal.paths);
         let Some(owner) = owner else {
+            if is_orphan && metadata.handles().next().is_some() {
+                return self.refuse_orphan(&loading.location.directory);
+            }
             return self.hand_out(&loading.location.directory, metadata, loading.allow_non_restored_state);
         };
         let mut reader = LedgerReader::new(owner, 0);
@@ -259,6 +264,16 @@ impl JobMaster {
         loading.foreign = Some(reader);
         self.loading = Some(loading);
         self.store(Purpose::ReadForeignLedger, operation);
+    }
+
+    /// Nobody could say which of its handles are committed, and which would be committed twice or never (S5).
+    fn refuse_orphan(&mut self, directory: &str) {
+        let message = format!(
+            "the checkpoint at {} holds output of sinks that may not be committed, and there is no ledger beside it that says so: \
+             restore a savepoint, which holds none, or copy the job's whole directory",
+            paths::uri(self.config.storage_uri.as_deref(), directory)
+        );
+        self.refuse_snapshot("HandlesWithoutLedger", &message);
     }
 
     fn on_foreign_ledger(&mut self, last: Option<&Entry>) {
@@ -270,6 +285,9 @@ impl JobMaster {
                 let uri = |place: &str| paths::uri(self.config.storage_uri.as_deref(), place);
                 let message = in_use(&uri(&loading.location.directory), &uri(owner.directory()), entry);
                 return self.refuse_snapshot("CheckpointInUse", &message);
+            }
+            if last.is_none() && metadata.handles().next().is_some() {
+                return self.refuse_orphan(&loading.location.directory);
             }
             return self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
         }

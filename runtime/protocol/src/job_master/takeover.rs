@@ -265,6 +265,9 @@ impl JobMaster {
 
     fn on_taken_over(&mut self, loading: Loading, takeover: Takeover) {
         self.inherit(&takeover.paths, &takeover.last);
+        if let Some(metadata) = takeover.metadata.as_ref().filter(|_| !self.config.planted.takes_over_unfenced) {
+            self.abort_all_of(metadata.job.clone());
+        }
         match takeover.metadata {
             Some(metadata) => self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state),
             None => self.claim(None),

@@ -1,7 +1,7 @@
 //! Handles of sinks, from the checkpoint that holds them to their confirmation (K1, K3, S1, S3, S5, S6, L6).
 
 use super::bench::{Bench, with_sink};
-use super::{failure, kinds};
+use super::{failure, kinds, restoring};
 use crate::commit::CommitOutcome;
 use crate::failure::{ExitKind, Failure, Fault};
 use crate::ids::{Attempt, CheckpointId, Generation};
@@ -280,6 +280,47 @@ fn l6_a_closer_settles_before_its_terminal_entry() {
     assert_eq!(closer.last_commit(), [1]);
     assert_eq!(kinds(&closer).last().unwrap(), "Cancelled");
     assert_eq!(committed_through(&closer), CheckpointId(1));
+}
+
+#[test]
+fn g5_a_taker_commits_what_the_other_job_staged_before_that_job_s_ledger_ends() {
+    let mut first = Bench::running(job(1));
+    first.holds_commits = true;
+    checkpoint(&mut first, 1);
+    let mut taker = restoring("2", "s3://bucket/root/default/pv-1");
+    taker.graph = job(1).graph;
+    let mut second = Bench::paused(taker);
+    second.store = first.store.clone();
+    second.holds_commits = true;
+    second.tick();
+    let last = |bench: &Bench| format!("{:?}", bench.ledger_of("1").last().unwrap().kind);
+    assert_eq!(second.last_commit(), [1], "{:?}", second.exit);
+    assert!(last(&second).starts_with("Started"), "{}", last(&second));
+    second.answer_commits();
+    assert!(last(&second).starts_with("MovedTo"), "{}", last(&second));
+    let abort = &second.aborts[0];
+    assert_eq!((abort.job.uid.as_str(), abort.spared.len()), ("1", 0));
+    second.register(1);
+    assert_eq!(second.state(), JobState::Running);
+}
+
+#[test]
+fn s5_a_copy_with_handles_and_no_ledger_is_refused_by_name() {
+    let mut first = Bench::running(job(1));
+    checkpoint(&mut first, 1);
+    for copy in ["s3://bucket/root/copies/chk-1", "s3://bucket/root/default/other-7/1/chk-1"] {
+        let key = copy.strip_prefix("s3://bucket/root/").unwrap();
+        first.store.copy("default/pv-1/1/chk-1/_metadata", &format!("{key}/_metadata"));
+        let mut other = restoring("2", copy);
+        other.graph = job(1).graph;
+        let exit = first.clone_store_for(other).exit.unwrap();
+        assert_eq!(
+            (exit.kind, exit.reason.as_str()),
+            (ExitKind::UserError, "HandlesWithoutLedger"),
+            "{}",
+            exit.message
+        );
+    }
 }
 
 #[test]
