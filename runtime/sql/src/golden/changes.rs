@@ -179,6 +179,7 @@ fn a_hint_keeps_the_id_when_the_sink_is_renamed() {
     let hinted = COUNTS.replacen("SELECT", "SELECT /*+ UID('views') */", 1);
     let before = Before::new(&counts(&hinted), 10);
     let renamed = program("totals", "app STRING, total BIGINT", &hinted);
+    before.connectors.rename("counts", "totals");
     assert_same(before.go_on(&renamed, false), &counted(&before.all));
     let without = program("totals", "app STRING, total BIGINT", COUNTS);
     assert!(refusal(before.go_on_apart(&without, false)).contains("'views"));

@@ -4,7 +4,7 @@
 //! handed out as a JobManager would. Half of the channels lead to another process, as it were: through two queues,
 //! and frames as bytes between them.
 
-use super::memory::Connectors;
+use super::memory::{Connectors, Writer};
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
@@ -34,7 +34,7 @@ pub(crate) struct Cut {
     pub(crate) in_flight: u64,
     /// Those of them that had been in flight at an earlier cut already.
     pub(crate) aged: u64,
-    pub(crate) written_by: BTreeMap<SubtaskIndex, usize>,
+    pub(crate) written_by: BTreeMap<Writer, usize>,
 }
 
 impl Cut {
@@ -183,7 +183,7 @@ impl Job {
             self.note_cuts(checkpoint, connectors, &mut written_by);
         }
         for earlier in connectors.writers() {
-            written_by.entry(earlier).or_insert_with(|| connectors.written_by(earlier));
+            written_by.entry(earlier.clone()).or_insert_with(|| connectors.written_by(&earlier));
         }
         let rows = in_flight.iter().map(|handle| handle.rows).sum();
         let aged = in_flight.iter().filter(|handle| handle.age > 0).map(|handle| handle.rows).sum();
@@ -192,17 +192,14 @@ impl Job {
     }
 
     /// What sinks have been given at the moment their state was frozen.
-    fn note_cuts(
-        &self,
-        checkpoint: CheckpointId,
-        connectors: &Connectors,
-        written_by: &mut BTreeMap<SubtaskIndex, usize>,
-    ) {
+    fn note_cuts(&self, checkpoint: CheckpointId, connectors: &Connectors, written_by: &mut BTreeMap<Writer, usize>) {
         for task in &self.tasks {
             let subtask = task.subtask();
-            let is_sink = self.program.vertices[subtask.vertex.0 as usize].sink.is_some();
-            if is_sink && task.metrics().last_cut.load(Ordering::Relaxed) == checkpoint.0 {
-                written_by.entry(subtask.index).or_insert_with(|| connectors.written_by(subtask.index));
+            let name = &self.program.graph.vertices[subtask.vertex.0 as usize].name;
+            let Some((_, table)) = name.rsplit_once("Sink: ") else { continue };
+            if task.metrics().last_cut.load(Ordering::Relaxed) == checkpoint.0 {
+                let writer = (table.to_owned(), subtask.index);
+                written_by.entry(writer.clone()).or_insert_with(|| connectors.written_by(&writer));
             }
         }
     }

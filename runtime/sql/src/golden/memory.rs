@@ -24,6 +24,9 @@ const SPLITS: usize = 5;
 /// How often each row is in a sink, the row as text.
 pub(crate) type SinkContent = BTreeMap<String, i64>;
 
+/// A subtask of the sink of a table.
+pub(crate) type Writer = (String, SubtaskIndex);
+
 /// Rows that one subtask wrote, in order.
 #[derive(Debug, Clone)]
 struct Written {
@@ -44,14 +47,14 @@ pub(crate) struct Connectors {
     splits: Arc<Vec<RecordBatch>>,
     owners: Arc<Vec<RecordBatch>>,
     rows_read: Arc<AtomicUsize>,
-    collected: Mutex<Option<Arc<Collected>>>,
+    collected: Mutex<BTreeMap<String, Arc<Collected>>>,
 }
 
 impl Connectors {
     pub(crate) fn new(views: &[View]) -> Self {
         let splits = (0..SPLITS).map(|split| batch(&of_split(views, split).collect::<Vec<_>>()));
         let owners = Arc::new(views::owners(views.len() as u64));
-        Self { splits: Arc::new(splits.collect()), owners, rows_read: Arc::default(), collected: Mutex::new(None) }
+        Self { splits: Arc::new(splits.collect()), owners, rows_read: Arc::default(), collected: Mutex::default() }
     }
 
     /// The rows of a table, in splits: `page_views` or `owners`.
@@ -73,41 +76,64 @@ impl Connectors {
         self.rows_read.load(Ordering::Relaxed)
     }
 
-    fn collected(&self) -> Arc<Collected> {
-        Arc::clone(self.collected.lock().unwrap().as_ref().expect("a sink was planned"))
+    fn collected(&self) -> BTreeMap<String, Arc<Collected>> {
+        self.collected.lock().unwrap().clone()
+    }
+
+    /// Gives a sink's table another name, under which the next job writes into it.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let mut collected = self.collected.lock().unwrap();
+        let table = collected.remove(from).expect("it was written");
+        collected.insert(to.to_owned(), table);
     }
 
     /// Forgets what was written after a checkpoint.
     pub(crate) fn take_back(&self, cut: &Cut) {
-        let collected = self.collected();
-        let mut rows = collected.rows.lock().unwrap();
-        let mut seen: BTreeMap<SubtaskIndex, usize> = BTreeMap::new();
-        rows.retain(|written| {
-            let position = seen.entry(written.subtask).or_default();
-            *position += 1;
-            *position <= cut.written_by.get(&written.subtask).copied().unwrap_or(0)
-        });
+        for (table, collected) in self.collected() {
+            let mut seen: BTreeMap<SubtaskIndex, usize> = BTreeMap::new();
+            collected.rows.lock().unwrap().retain(|written| {
+                let position = seen.entry(written.subtask).or_default();
+                *position += 1;
+                *position <= cut.written_by.get(&(table.clone(), written.subtask)).copied().unwrap_or(0)
+            });
+        }
     }
 
-    /// Rows written by one subtask so far.
-    pub(crate) fn written_by(&self, subtask: SubtaskIndex) -> usize {
-        self.collected().rows.lock().unwrap().iter().filter(|written| written.subtask == subtask).count()
+    /// Rows written by one subtask of a table's sink so far.
+    pub(crate) fn written_by(&self, (table, subtask): &Writer) -> usize {
+        let Some(collected) = self.collected().remove(table) else { return 0 };
+        let rows = collected.rows.lock().unwrap();
+        rows.iter().filter(|written| written.subtask == *subtask).count()
     }
 
     /// Subtasks that have written at all, also those of earlier jobs under another parallelism.
-    pub(crate) fn writers(&self) -> BTreeSet<SubtaskIndex> {
-        self.collected().rows.lock().unwrap().iter().map(|written| written.subtask).collect()
+    pub(crate) fn writers(&self) -> BTreeSet<Writer> {
+        let of_table = |(table, collected): (String, Arc<Collected>)| -> Vec<Writer> {
+            collected.rows.lock().unwrap().iter().map(|written| (table.clone(), written.subtask)).collect()
+        };
+        self.collected().into_iter().flat_map(of_table).collect()
     }
 
-    /// What the sink holds after applying all changes in order.
+    /// What the sinks hold after applying all changes in order; of several sinks with the name of each.
     pub(crate) fn content(&self) -> SinkContent {
-        let collected = self.collected();
-        let rows = collected.rows.lock().unwrap();
-        match collected.kinds {
-            AcceptedKinds::Upsert => upserted(&rows, &collected.primary_key),
-            AcceptedKinds::All | AcceptedKinds::InsertOnly => changed(&rows),
+        let tables = self.collected();
+        let mut all = SinkContent::new();
+        for (table, collected) in &tables {
+            let rows = collected.rows.lock().unwrap();
+            let content = match collected.kinds {
+                AcceptedKinds::Upsert => upserted(&rows, &collected.primary_key),
+                AcceptedKinds::All | AcceptedKinds::InsertOnly => changed(&rows),
+            };
+            add(&mut all, (tables.len() > 1).then_some(table), content);
         }
+        all
     }
+}
+
+/// Adds the content of a table.
+pub(crate) fn add(all: &mut SinkContent, table: Option<&String>, content: SinkContent) {
+    let named = |row: String| table.map_or(row.clone(), |table| format!("{table}: {row}"));
+    all.extend(content.into_iter().map(|(row, count)| (named(row), count)));
 }
 
 /// Splits of different lengths, the first one empty.
@@ -190,7 +216,7 @@ impl ConnectorCatalog for Connectors {
         };
         // A restored job writes into the same table.
         let mut collected = self.collected.lock().unwrap();
-        let table = collected.get_or_insert_with(|| {
+        let table = collected.entry(table.name.clone()).or_insert_with(|| {
             Arc::new(Collected { kinds, primary_key: table.primary_key.clone(), rows: Mutex::default() })
         });
         Ok(Arc::new(Collect(Arc::clone(table))))

@@ -4,7 +4,7 @@
 //! materialised rows: joins as nested loops, groups by the text of their keys, aggregates by DataFusion's arithmetic of
 //! single values. Shares with the code under test how names and types are resolved, and DataFusion's expressions.
 
-use super::memory::{Connectors, SinkContent};
+use super::memory::{Connectors, SinkContent, add};
 use crate::PlanOptions;
 use crate::catalog::Tables;
 use crate::error::SourceText;
@@ -27,7 +27,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The rows that the sink of the only INSERT must hold.
+/// The rows that the sinks must hold.
 pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
     let text = SourceText(sql);
     let script = parse::parse(text).unwrap_or_else(|error| panic!("{error}"));
@@ -36,18 +36,21 @@ pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
     let relational = Relational::new(&tables, &functions);
     let mut inserts = script.inserts;
     let mut expander = Expander::new(text, &tables, script.views).unwrap();
-    let [insert] = inserts.as_mut_slice() else { panic!("one INSERT INTO is wanted") };
-    expander.query(&mut insert.query).unwrap();
+    inserts.iter_mut().for_each(|insert| expander.query(&mut insert.query).unwrap());
     let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
-    let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
-    let plan = relational.plan(&insert.query).unwrap();
-    let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
-    let shaped = statement.shaped(plan, &target).unwrap();
-    let mut content = SinkContent::new();
-    for row in texts(&evaluate(&shaped, connectors)) {
-        *content.entry(row.join(", ")).or_default() += 1;
+    let mut all = SinkContent::new();
+    for insert in &inserts {
+        let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
+        let plan = relational.plan(&insert.query).unwrap();
+        let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
+        let shaped = statement.shaped(plan, &target).unwrap();
+        let mut content = SinkContent::new();
+        for row in texts(&evaluate(&shaped, connectors)) {
+            *content.entry(row.join(", ")).or_default() += 1;
+        }
+        add(&mut all, (inserts.len() > 1).then_some(&insert.table.value), content);
     }
-    content
+    all
 }
 
 /// Every row as texts.
