@@ -186,6 +186,10 @@ fn a_full_output_stops_the_source_but_not_a_barrier() {
     let metrics = task.metrics();
     assert_eq!(metrics.back_pressured_ms.load(Ordering::Relaxed), 700);
     assert!(metrics.rows_in.load(Ordering::Relaxed) > 2000);
+    let [rows, read, written] =
+        [&metrics.rows_in, &metrics.bytes_in, &metrics.bytes_out].map(|count| count.load(Ordering::Relaxed));
+    assert!(read >= rows * 16, "{read} bytes of {rows} rows of two BIGINTs");
+    assert_eq!(written, read, "the source's rows go on as they are");
 }
 
 #[test]
