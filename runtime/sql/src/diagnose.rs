@@ -64,9 +64,20 @@ fn schema_mistake(text: SourceText<'_>, query: &Query, error: &SchemaError) -> S
     match error {
         SchemaError::FieldNotFound { field, valid_fields } => {
             let at = place_of(query, field);
-            let columns = valid_fields.iter().map(|column| column.name.as_str());
+            let is_meant = |column: &&Column| field.relation.is_none() || column.relation == field.relation;
+            let meant: Vec<&Column> = valid_fields.iter().filter(is_meant).collect();
+            if let (Some(relation), true) = (&field.relation, meant.is_empty()) {
+                let known = valid_fields.iter().filter_map(|column| column.relation.as_ref()).map(ToString::to_string);
+                let near = nearest(&relation.to_string(), known);
+                let message = format!(
+                    "column '{relation}.{}' does not exist: there is no '{relation}' in FROM{near}",
+                    field.name
+                );
+                return text.error(SqlErrorKind::UnknownColumn, at, message);
+            }
+            let columns = meant.iter().map(|column| column.name.as_str());
             let near = nearest(&field.name, columns.clone());
-            let list = if near.is_empty() && !valid_fields.is_empty() {
+            let list = if near.is_empty() && !meant.is_empty() {
                 format!("; there are {}", columns.collect::<Vec<_>>().join(", "))
             } else {
                 near

@@ -321,6 +321,16 @@ fn names_that_do_not_exist() {
         "INSERT INTO two SELECT a.app_id, b.url FROM page_views a JOIN page_views b ON a.url = «b.urls",
         "column 'b.urls' does not exist; did you mean 'url'?",
     );
+    check(
+        UnknownColumn,
+        "INSERT INTO two SELECT a.app_id, «c.url FROM page_views a JOIN (SELECT ms FROM page_views) b ON a.ms = b.ms",
+        "column 'c.url' does not exist: there is no 'c' in FROM",
+    );
+    check(
+        UnknownColumn,
+        "INSERT INTO two SELECT a.app_id, «b.zz FROM page_views a JOIN (SELECT ms FROM page_views) b ON a.ms = b.ms",
+        "column 'b.zz' does not exist; there are ms",
+    );
     check(UnknownTable, "INSERT INTO «pvs SELECT 1", "table 'pvs' does not exist; did you mean 'pv'?");
     check_text(UnknownTable, "INSERT INTO «x SELECT 1", "table 'x' does not exist: declare it with CREATE TABLE first");
     check(
