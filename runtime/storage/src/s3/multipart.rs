@@ -132,13 +132,17 @@ impl S3Store {
         Ok(())
     }
 
-    /// An upload that is not there any more was completed, by this call's own try too, or aborted: the object decides.
+    /// The key is this upload's alone, so an object there says that it is done; some servers answer a second completion with
+    /// success. An upload that is not there any more was completed, by this call's own try too, or aborted: the object decides.
     pub(crate) async fn commit_staged(
         &self,
         key: &str,
         upload: Option<&str>,
         tags: &[String],
     ) -> Result<Committed, StoreFailure> {
+        if ObjectStore::head(self, key).await?.is_some() {
+            return Ok(Committed::Before);
+        }
         let number = |(index, tag): (usize, &String)| {
             let number = i32::try_from(index + 1).unwrap_or(i32::MAX);
             CompletedPart::builder().part_number(number).e_tag(tag).build()
