@@ -6,6 +6,7 @@ use crate::filesystem::{FileSinkFactory, FileSourceFactory};
 use crate::kafka::{KafkaSinkFactory, KafkaSourceFactory};
 use crate::options::{self, CONNECTOR};
 use crate::print::PrintSinkFactory;
+use crate::socket::SocketSourceFactory;
 use sluice_engine::sink::SinkFactory;
 use sluice_engine::source::SourceFactory;
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
@@ -24,8 +25,8 @@ pub fn catalog_with(storage: Option<StorageOptions>) -> impl ConnectorCatalog {
     Connectors { storage }
 }
 
-const NAMES: [&str; 6] = ["kafka", "upsert-kafka", "filesystem", "datagen", "print", "blackhole"];
-const SOURCES: [&str; 3] = ["kafka", "filesystem", "datagen"];
+const NAMES: [&str; 7] = ["kafka", "upsert-kafka", "filesystem", "socket", "datagen", "print", "blackhole"];
+const SOURCES: [&str; 4] = ["kafka", "filesystem", "socket", "datagen"];
 const SINKS: [&str; 5] = ["kafka", "upsert-kafka", "filesystem", "print", "blackhole"];
 
 struct Connectors {
@@ -37,6 +38,7 @@ impl ConnectorCatalog for Connectors {
         match connector(table)? {
             "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table)?)),
             "filesystem" => Ok(Arc::new(FileSourceFactory::new(table, self.storage.as_ref())?)),
+            "socket" => Ok(Arc::new(SocketSourceFactory::new(table)?)),
             "datagen" => Ok(Arc::new(DatagenSourceFactory::new(table)?)),
             other => Err(wrong_direction(table, other, "read from", &SOURCES)),
         }

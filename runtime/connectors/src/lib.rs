@@ -12,6 +12,7 @@
 //! - `print`, `blackhole`: sinks for trying out and for measuring.
 //! - `json`: the format, both ways.
 //! - `filesystem`: directories of files, locally and on S3; the sink commits them with checkpoints.
+//! - `socket`: lines that a TCP server sends, for trying things out.
 //! - `kafka`: the `kafka` source and sink and the `upsert-kafka` sink.
 
 mod blackhole;
@@ -22,6 +23,7 @@ mod json;
 mod kafka;
 mod options;
 mod print;
+mod socket;
 mod throttle;
 
 pub use catalog::{catalog, catalog_with};

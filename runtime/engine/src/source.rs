@@ -69,4 +69,9 @@ pub trait SourceFactory: Send + Sync {
     /// The subtask that owns a split: a fixed function, so that a restore under another parallelism needs no
     /// coordination (each reader discovers the splits it owns).
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex;
+
+    /// What a plan should say of it to people.
+    fn note(&self) -> Option<&'static str> {
+        None
+    }
 }

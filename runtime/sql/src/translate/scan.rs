@@ -109,12 +109,17 @@ impl Translator<'_> {
             let message = format!("the connector of table '{name}' reads other columns than asked for");
             return Err(self.statement.internal(&message));
         }
+        let note = factory.note().map(|note| format!(", note=[{note}]")).unwrap_or_default();
         let number = self.scans.entry(name.to_owned()).or_default();
         *number += 1;
         let info = OperatorInfo {
             uid: self.uids.source(name, *number),
             kind: OperatorKind::Source,
-            description: format!("TableSourceScan(table=[{name}], fields=[{}]{})", names(&schema), watermark(table)),
+            description: format!(
+                "TableSourceScan(table=[{name}], fields=[{}]{}{note})",
+                names(&schema),
+                watermark(table)
+            ),
         };
         let parallelism = self.statement.options.parallelism;
         let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, Arc::clone(&schema));
