@@ -30,6 +30,9 @@ fn seeds() {
     let first = number("SLUICE_SIM_FIRST").unwrap_or(0);
     for seed in first..first + seeds {
         coverage.add(&run(seed, None, false).unwrap_or_else(|violation| panic!("{violation}")));
+        if (seed + 1 - first).is_multiple_of(SEEDS) {
+            println!("seeds up to {seed} hold after {} s", started.elapsed().as_secs());
+        }
     }
     assert!(coverage.swept * 2 > seeds, "the store was compared with the ledger at too few ends: {coverage:?}");
     let reached = [coverage.drains, coverage.given_up_drains, coverage.moved];
@@ -150,6 +153,16 @@ fn a_closer_that_does_not_finish_a_stop_is_found() {
 #[test]
 fn what_an_upgrade_went_on_from_and_is_displaced_is_found() {
     is_found_by(Bug::Pin, "K7: ");
+}
+
+#[test]
+fn handles_of_a_failed_checkpoint_that_are_forgotten_are_found() {
+    is_found_by(Bug::Handles, "K3: ");
+}
+
+#[test]
+fn a_commit_before_the_entry_stands_is_found() {
+    is_found_by(Bug::EarlyCommit, "K");
 }
 
 #[test]

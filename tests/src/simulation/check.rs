@@ -5,6 +5,7 @@
 //! fold of the input up to its positions.
 
 use crate::simulation::Coverage;
+use crate::simulation::program::archive::Row;
 use crate::simulation::program::cut::Cut;
 use crate::simulation::program::{Counts, Events};
 use crate::simulation::store::{ObjectStore, ROOT, relative};
@@ -83,6 +84,8 @@ pub struct Check {
     completed: BTreeMap<CheckpointId, String>,
     /// Where the last completed checkpoint stands in the input.
     last_positions: BTreeMap<u32, u64>,
+    /// What the archive holds when all of it is committed.
+    pub last_archived: BTreeSet<Row>,
     /// What readers of the sink see of it.
     pub last_view: Counts,
     /// What happened.
@@ -122,6 +125,7 @@ impl Check {
             files: BTreeMap::new(),
             completed: BTreeMap::new(),
             last_positions: BTreeMap::new(),
+            last_archived: BTreeSet::new(),
             last_view: Counts::new(),
             coverage: Coverage::default(),
         }
@@ -241,6 +245,12 @@ impl Check {
         };
         if entry.attempt.0 != attempt {
             return Err(format!("F1: entry {number} is of attempt {}, no `Restarted` tells of it", entry.attempt));
+        }
+        let (before, after) = (last.fold.committed_through, entry.fold.committed_through);
+        if after < before || after > last.folded().last_checkpoint {
+            return Err(format!(
+                "S6: entry {number} says that checkpoint {after} is committed, the one before said {before}"
+            ));
         }
         let (expected, found) = (comparable(last.folded()), comparable(entry.fold.clone()));
         if expected != found {
@@ -378,6 +388,7 @@ impl Check {
         }
         self.coverage.checkpoints += 1;
         self.coverage.in_flight = self.in_flight.get();
+        self.last_archived = if self.events.shape.archive { cut.archived() } else { BTreeSet::new() };
         self.last_view = cut.view(&self.events).clone();
         self.last_positions = positions;
         Ok(())
@@ -505,7 +516,13 @@ const fn is_takeover(kind: &EntryKind) -> bool {
 
 /// A fold without the facts that its writer adds with each append.
 fn comparable(fold: Fold) -> Fold {
-    Fold { failures: Default::default(), trimmed_below: 0, first_entries: vec![], ..fold }
+    Fold {
+        failures: Default::default(),
+        committed_through: CheckpointId(0),
+        trimmed_below: 0,
+        first_entries: vec![],
+        ..fold
+    }
 }
 
 /// The name of an entry's kind.

@@ -11,6 +11,7 @@ use crate::simulation::scenario::{Bug, Upgrade};
 use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
 use crate::simulation::world::{Event, Process, World, process_id};
+use sluice_engine::program::Program;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{CloseEnd, Command, Directive, JobMasterConfig, StartFrom};
 use sluice_protocol::ledger::SavepointKind;
@@ -356,6 +357,12 @@ impl World {
         }
     }
 
+    /// The program at a parallelism.
+    pub(super) fn program(&self, parallelism: &Parallelism) -> Program {
+        let (events, stalls) = (program::Events::new(&self.scenario), program::sink::Stalls::new(&self.scenario));
+        program::program(events, parallelism, (&self.view, &self.archive), stalls)
+    }
+
     fn create_task_manager(&mut self) {
         self.controller.task_managers_created += 1;
         let generation = self.controller.generation;
@@ -367,12 +374,7 @@ impl World {
             epoch: self.epoch,
             generation: Generation(generation),
             slots: self.scenario.slots,
-            program: program::program(
-                program::Events::new(&self.scenario),
-                &self.parallelism(),
-                &self.view,
-                program::sink::Stalls::new(&self.scenario),
-            ),
+            program: self.program(&self.parallelism()),
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
             window: self.rng.usize(300..6000),

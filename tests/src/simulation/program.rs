@@ -1,18 +1,22 @@
 //! A job that counts and sums by key, with real operators, and what its counts must be at any cut.
 //!
 //! [`shape`]: which vertices it has. [`operators`]: those written for the simulation, with lists and broadcast state.
-//! [`sink`]: what readers see. [`cut`]: what a snapshot holds and must hold.
+//! [`sink`]: what readers see. [`archive`]: what they see of a sink that commits with checkpoints. [`cut`]: what a snapshot holds and must hold.
 
+pub mod archive;
 pub mod cut;
 pub mod operators;
 pub mod shape;
 pub mod sink;
 
 use crate::simulation::scenario::Scenario;
+use archive::{Archive, ArchiveSink, Row};
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use operators::{Order, PassOn, Rules, Tally};
-use shape::{CONTROL_SPLIT, COUNTS, HISTOGRAM, Parallelism, RELAYED, RULES, Role, SOURCE_STEP, SOURCES, Shape, TALLY};
+use shape::{
+    ARCHIVE, CONTROL_SPLIT, COUNTS, HISTOGRAM, Parallelism, RELAYED, RULES, Role, SOURCE_STEP, SOURCES, Shape, TALLY,
+};
 use sink::{Stalls, View, ViewSink};
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_engine::batch::Batch;
@@ -85,6 +89,12 @@ impl Events {
         counts
     }
 
+    /// The events before these positions.
+    pub fn rows(positions: &BTreeMap<u32, u64>) -> impl Iterator<Item = Row> {
+        let of_events = positions.iter().filter(|(split, _)| **split != CONTROL_SPLIT);
+        of_events.flat_map(|(split, position)| (0..*position).map(|at| (i64::from(*split), at as i64)))
+    }
+
     /// What the control source has said by then.
     #[must_use]
     pub fn rules(&self, positions: &BTreeMap<u32, u64>) -> BTreeMap<i64, i64> {
@@ -124,7 +134,12 @@ impl Events {
 /// # Panics
 /// Never: the statements are well formed.
 #[must_use]
-pub fn program(events: Events, parallelism: &Parallelism, view: &View, stalls: Stalls) -> Program {
+pub fn program(
+    events: Events,
+    parallelism: &Parallelism,
+    (view, archive): (&View, &Archive),
+    stalls: Stalls,
+) -> Program {
     let shape = events.shape;
     let counts = GroupAggregateFactory::new(group_by(shape.histogram)).expect("a well-formed GROUP BY");
     let histogram = GroupAggregateFactory::new(group_by_count(counts.output_schema())).expect("a well-formed GROUP BY");
@@ -151,6 +166,11 @@ pub fn program(events: Events, parallelism: &Parallelism, view: &View, stalls: S
             let operators = rules.into_iter().chain([tally]).chain(order).chain([counts]).collect();
             let sink = if shape.histogram { None } else { sink() };
             VertexProgram { source: None, operators, sink, output_schema: counted.clone() }
+        }
+        Role::Archive => {
+            let sink: Arc<dyn SinkFactory> = Arc::new(ArchiveSink(Arc::clone(archive)));
+            let sink = Some((ARCHIVE.into(), sink));
+            VertexProgram { source: None, operators: vec![], sink, output_schema: schema() }
         }
         Role::Histogram => {
             let operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)> = vec![(HISTOGRAM.into(), histogram.clone())];

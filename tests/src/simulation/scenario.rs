@@ -46,13 +46,17 @@ pub enum Bug {
     Closer,
     /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
     Pin,
+    /// K3 broken: the handles of a checkpoint that failed are not carried on.
+    Handles,
+    /// K1 broken: what a checkpoint stages is committed before its entry stands.
+    EarlyCommit,
     /// G5 broken: another job's state is taken without an entry in its ledger.
     Takeover,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -71,6 +75,8 @@ impl Bug {
         Self::OlderRevision,
         Self::Closer,
         Self::Pin,
+        Self::Handles,
+        Self::EarlyCommit,
         Self::Takeover,
     ];
 
@@ -90,8 +96,8 @@ impl Bug {
             insists_on_m: bug == Some(Self::OlderRevision),
             closes_unfinished: bug == Some(Self::Closer),
             takes_over_unfenced: bug == Some(Self::Takeover),
-            forgets_handles: false,
-            commits_early: false,
+            forgets_handles: bug == Some(Self::Handles),
+            commits_early: bug == Some(Self::EarlyCommit),
             ignores_pins: bug == Some(Self::Pin),
         }
     }
@@ -286,7 +292,7 @@ impl Scenario {
             rows,
             keys: rng.u64(2..60),
             gap_millis: 100,
-            parallelism: parallelism.map(|common| [common; 7]),
+            parallelism: parallelism.map(|common| [common; 8]),
             slots: rng.u32(1..=2),
             spares: rng.u32(..=1),
             interval_millis,
@@ -424,6 +430,10 @@ impl Scenario {
             self.asks.push((rng.u64(800..horizon), Ask::Reconfigure(change)));
         }
         self.stops_beside = rng.bool();
+        // Where what stands behind a restore is written again on purpose, readers see it twice.
+        let goes_on = matches!(self.upgrade, None | Some((_, Upgrade::ResumeLatest | Upgrade::LastState)));
+        let is_exact = self.alignment != Alignment::AtLeastOnce && goes_on;
+        self.shape.archive = is_exact && rng.u32(..3) == 0;
         self
     }
 

@@ -93,7 +93,7 @@ struct ActiveRun {
     deployment: Deployment,
     loading: BTreeMap<SubtaskId, Loading>,
     inputs: BTreeMap<SubtaskId, Vec<InputChannel>>,
-    outputs: BTreeMap<SubtaskId, Vec<EdgeOutput>>,
+    outputs: BTreeMap<SubtaskId, Vec<(u32, EdgeOutput)>>,
     tasks: Vec<Task>,
     senders: BTreeMap<ChannelId, Sender>,
     receivers: BTreeMap<ChannelId, Receiver>,

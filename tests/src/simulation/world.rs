@@ -3,6 +3,7 @@
 //! One queue of events in the order of time, ties in the order of their making; every choice is the seed's. What
 //! arrives at a paused process waits for it; what arrives at a dead one is lost.
 
+mod commits;
 mod faults;
 mod network;
 
@@ -10,6 +11,7 @@ use crate::simulation::check::Check;
 use crate::simulation::controller::{Controller, job};
 use crate::simulation::job_manager::JobManager;
 use crate::simulation::program::Events;
+use crate::simulation::program::archive::Archive;
 use crate::simulation::program::sink::View;
 use crate::simulation::scenario::{Fault, Scenario};
 use crate::simulation::store::{ObjectStore, no_answer, relative};
@@ -18,6 +20,7 @@ use crate::simulation::{Coverage, Violation};
 use network::Session;
 use sluice_engine::channel::{ChannelId, NumberedFrame};
 use sluice_engine::operator::Clock;
+use sluice_protocol::commit::{CommitHandle, CommitId, Leftovers};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{Alignment, FromTaskManager, ToTaskManager};
@@ -69,6 +72,10 @@ pub enum Event {
     Frame(usize, Run, ChannelId, NumberedFrame),
     /// Credit arrives.
     Grant(usize, Run, ChannelId, u64),
+    /// Transactions are committed for a JobManager, also when that has gone.
+    Commit(usize, CommitId, Vec<CommitHandle>),
+    /// What older attempts left open is aborted for it.
+    Abort(usize, CommitId, Leftovers),
     /// A process stops for so long.
     Pause(Process, u64),
     /// A paused process goes on.
@@ -120,6 +127,7 @@ pub struct World {
     pub(super) job_managers: Vec<JobManager>,
     pub(super) task_managers: Vec<TaskManager>,
     pub(super) view: View,
+    pub(super) archive: Archive,
     /// When the verdict is spoken, once the job has ended.
     pub(super) verdict_at: Option<u64>,
     /// When the terminal entry took effect.
@@ -153,6 +161,7 @@ impl World {
             job_managers: vec![],
             task_managers: vec![],
             view: View::default(),
+            archive: Archive::default(),
             verdict_at: None,
             terminal_at: 0,
             cleaned: false,
@@ -226,6 +235,7 @@ impl World {
 
     fn verdict(&mut self) -> Result<(), String> {
         self.check.on_finished(&self.store)?;
+        self.check_archive()?;
         if self.cleaned { self.check.on_quiet(&self.store) } else { Ok(()) }
     }
 
@@ -304,6 +314,8 @@ impl World {
             Event::Control => self.control(),
             Event::Fault(fault) => self.befall(fault),
             Event::Effect(process, id, operation, answer) => self.take_effect(process, id, &operation, answer),
+            Event::Commit(index, id, handles) => self.commit(index, id, &handles),
+            Event::Abort(index, id, leftovers) => self.abort(index, id, &leftovers),
             Event::Pause(process, millis) => self.pause(process, millis),
             Event::Resume(process) => self.resume_process(process),
             Event::Kill(process, silently) => self.kill(process, silently),
@@ -432,9 +444,8 @@ impl World {
                 self.send_down(session, Some(message));
             }
             Action::Close { session } => self.close(session, true),
-            Action::Commit { .. } | Action::AbortLeftovers { .. } => {
-                self.violate("S1: something was to be committed, but no sink has transactions".to_owned());
-            }
+            Action::Commit { id, handles } => self.commit_later(index, id, handles),
+            Action::AbortLeftovers { id, leftovers } => self.abort_later(index, id, leftovers),
             Action::Exit(record) => {
                 if self.check.has_ended(&process_id(index)) {
                     self.cleaned = self.now < self.terminal_at + CLEANING;

@@ -54,6 +54,15 @@ impl Check {
                         }
                         Ok(())
                     }
+                    // What was staged before it was not committed in time: then the job goes on.
+                    Some(request)
+                        if self.events.shape.archive
+                            && request.kind != SavepointKind::Drain
+                            && entry.time >= request.deadline
+                            && entry.fold.committed_through < self.last_checkpoint =>
+                    {
+                        Ok(())
+                    }
                     Some(_) => Err(format!("K4: request {id} has failed, but its checkpoint stands")),
                     None => Err(format!("K4: request {id} is not open, and has failed")),
                 }

@@ -1,13 +1,14 @@
 //! What a snapshot holds, read without the engine's restore, and what it must hold at its positions.
 
-use super::shape::{CONTROL_SPLIT, HISTOGRAM, RELAYED, SOURCE_STEP, TALLY};
+use super::archive::Row;
+use super::shape::{ARCHIVE, CONTROL_SPLIT, HISTOGRAM, RELAYED, SOURCE_STEP, TALLY};
 use super::{Counts, Events, column};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::in_flight;
 use sluice_engine::state::merged::MergedState;
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::state::{InFlightHandle, KeyedStateKind, OperatorStateHandle, Redistribution, StateData};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A snapshot's content, put together from all its subtasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Cut {
     pub before_relay: i64,
     /// Changes of counts in flight, by count: those taken back are negative.
     pub changes: Counts,
+    /// Events in flight to the archive.
+    pub archiving: BTreeSet<Row>,
     /// Broadcast state.
     pub rules: BTreeMap<i64, i64>,
     /// The sums of the lists that are split, and of the union lists, by operator.
@@ -95,6 +98,10 @@ impl Cut {
                 add_signed(batch, &mut self.changes);
                 continue;
             }
+            if handle.edge.ends_with(&format!("-> {ARCHIVE}")) {
+                self.archiving.extend(column(batch, 2).into_iter().zip(column(batch, 3)));
+                continue;
+            }
             if column(batch, 2).contains(&i64::from(CONTROL_SPLIT)) {
                 return Err(format!("B3: rows of the broadcast edge {} were overtaken", handle.edge));
             }
@@ -118,6 +125,12 @@ impl Cut {
     #[must_use]
     pub fn view(&self, events: &Events) -> &Counts {
         if events.shape.histogram { &self.histogram } else { &self.counts }
+    }
+
+    /// What the archive holds once all of it is committed.
+    #[must_use]
+    pub fn archived(&self) -> BTreeSet<Row> {
+        Events::rows(&self.positions).filter(|row| !self.archiving.contains(row)).collect()
     }
 
     /// Whether it is a cut of the input. At least once, counts may be higher.

@@ -4,6 +4,7 @@
 //! events-0..2 ──hash──────────────────▶ counts ──hash──▶ histogram ─▶ view
 //!         └─rebalance─▶ relay ──hash──▶   ▲ (or counts ─▶ view)
 //! control ──────────broadcast─────────────┘
+//! events-0..2 ──in turn──▶ archive, which commits with checkpoints
 //! ```
 //!
 //! Each part but one source and `counts` is there or not, as the seed decides. A shape stays the same through a job's
@@ -26,7 +27,7 @@ pub const SOURCE_STEP: u32 = 16;
 pub const CONTROL_SPLIT: u32 = SOURCES as u32 * SOURCE_STEP;
 
 /// Subtasks of every vertex that there may be, by [`Role::slot`].
-pub type Parallelism = [u32; SOURCES + 4];
+pub type Parallelism = [u32; SOURCES + 5];
 
 /// What a vertex is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub enum Role {
     Counts,
     /// Counts how many keys have the same count.
     Histogram,
+    /// Keeps all events, each once.
+    Archive,
 }
 
 impl Role {
@@ -53,6 +56,7 @@ impl Role {
             Self::Relay => SOURCES + 1,
             Self::Counts => SOURCES + 2,
             Self::Histogram => SOURCES + 3,
+            Self::Archive => SOURCES + 4,
         }
     }
 }
@@ -68,6 +72,8 @@ pub struct Shape {
     pub control: bool,
     /// Whether the counts are counted.
     pub histogram: bool,
+    /// Whether there is an archive.
+    pub archive: bool,
 }
 
 impl Shape {
@@ -119,7 +125,8 @@ impl Shape {
         let optional = [(self.control, Role::Control), (self.has_relay(), Role::Relay)];
         let optional = optional.into_iter().filter(|(is_there, _)| *is_there).map(|(_, role)| role);
         let histogram = self.histogram.then_some(Role::Histogram);
-        sources.chain(optional).chain([Role::Counts]).chain(histogram).collect()
+        let archive = self.archive.then_some(Role::Archive);
+        sources.chain(optional).chain([Role::Counts]).chain(histogram).chain(archive).collect()
     }
 
     /// The graph at a parallelism.
@@ -131,8 +138,11 @@ impl Shape {
             let name = operators[0].description.clone();
             Vertex { id: VertexId(id), name, parallelism: parallelism[role.slot()], operators }
         });
-        let edges = roles.iter().zip(0..).filter_map(|(role, from)| {
-            let (to, partitioning) = self.edge(*role)?;
+        let ways = roles.iter().zip(0..).flat_map(|(role, from)| {
+            let archive = matches!(role, Role::Source(_)).then_some((Role::Archive, Partitioning::Rebalance));
+            self.edge(*role).into_iter().chain(archive).map(move |way| (role, from, way))
+        });
+        let edges = ways.filter_map(|(role, from, (to, partitioning))| {
             let to = roles.iter().zip(0..).find(|(role, _)| **role == to).map(|(_, to)| VertexId(to))?;
             Some(Edge { from: VertexId(from), to, partitioning, input: u8::from(*role == Role::Control) })
         });
@@ -147,7 +157,7 @@ impl Shape {
             Role::Control => (Role::Counts, Partitioning::Broadcast),
             // By the count.
             Role::Counts => (Role::Histogram, hash(1)),
-            Role::Histogram => return None,
+            Role::Histogram | Role::Archive => return None,
         })
     }
 
@@ -167,6 +177,7 @@ impl Shape {
                 rules.into_iter().chain([stateless(TALLY)]).chain(order).chain([counts]).chain(sink).collect()
             }
             Role::Histogram => vec![operator(HISTOGRAM, OperatorKind::Keyed), sink],
+            Role::Archive => vec![operator(ARCHIVE, OperatorKind::TransactionalSink)],
         }
     }
 }
@@ -178,6 +189,9 @@ pub const RULES: &str = "rules";
 pub const TALLY: &str = "tally";
 /// See [`TALLY`].
 pub const RELAYED: &str = "relayed";
+
+/// The sink that commits with checkpoints.
+pub const ARCHIVE: &str = "archive";
 
 /// The keyed operators.
 pub const COUNTS: &str = "counts";

@@ -88,11 +88,14 @@ impl TaskManager {
         let make = if consumer_at == *me { channel } else { sending_channel };
         let (output, input) = make(id, self.setup.window);
         if producer_at == *me {
-            let edges = active
-                .outputs
-                .entry(producer)
-                .or_insert_with(|| vec![EdgeOutput { partitioning: edge.partitioning.clone(), channels: vec![] }]);
-            edges[0].channels.push(output);
+            // Channels come edge by edge.
+            let edges = active.outputs.entry(producer).or_default();
+            if edges.last().is_none_or(|(number, _)| *number != id.edge) {
+                edges.push((id.edge, EdgeOutput { partitioning: edge.partitioning.clone(), channels: vec![] }));
+            }
+            if let Some((_, last)) = edges.last_mut() {
+                last.channels.push(output);
+            }
         } else {
             active.receivers.insert(id, Receiver { from: producer_at, output });
         }
@@ -185,7 +188,13 @@ impl TaskManager {
                 max_parallelism: program.graph.max_parallelism,
                 program: program.vertices[subtask.vertex.0 as usize].clone(),
                 inputs: active.inputs.remove(&subtask).unwrap_or_default(),
-                outputs: active.outputs.remove(&subtask).unwrap_or_default(),
+                outputs: active
+                    .outputs
+                    .remove(&subtask)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(_, edge)| edge)
+                    .collect(),
                 restored: loading.restored,
                 state: loading.state,
                 in_flight: loading.in_flight,
