@@ -96,8 +96,7 @@ fn a_new_leader_tells_of_a_running_job_what_was_told_until_it_has_heard_it() {
     facts = after(&facts.clone(), &plan(&facts));
     let told = plan(&facts).view;
     assert!(told.ready, "{told:?}");
-    let unheard =
-        Facts { leading_since: seconds(100), now: seconds(101), report: None, connected: false, ..facts };
+    let unheard = Facts { leading_since: seconds(100), now: seconds(101), report: None, connected: false, ..facts };
     let unheard = Facts { tried_since: Some(seconds(100)), ..unheard };
     assert_eq!(plan(&unheard).view, told);
     let late = plan(&Facts { now: seconds(160), ..unheard.clone() }).view;
