@@ -54,12 +54,12 @@ impl Check {
                         }
                         Ok(())
                     }
-                    // What was staged before it was not committed in time: then the job goes on.
+                    // What was staged before it was not committed in time: then the job goes on. It may be by the moment at
+                    // which the entry stands.
                     Some(request)
                         if self.events.shape.archive
                             && request.kind != SavepointKind::Drain
-                            && entry.time >= request.deadline
-                            && entry.fold.committed_through < self.last_checkpoint =>
+                            && entry.time >= request.deadline =>
                     {
                         Ok(())
                     }

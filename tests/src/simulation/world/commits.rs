@@ -1,7 +1,7 @@
 //! Committing and aborting transactions, by the sinks' own code: slow, sometimes without an answer, and done for whoever
 //! asked, also when that has died meanwhile.
 
-use super::{Event, World};
+use super::{Event, LIMIT, World};
 use sluice_engine::sink::committer::{abort_leftovers, commit_all};
 use sluice_protocol::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use sluice_protocol::job_master::Event as MasterEvent;
@@ -25,7 +25,11 @@ impl World {
         let fate = self.rng.u32(..100);
         let mut outcomes: Vec<_> = handles.iter().map(|_| retry()).collect();
         // In every other world most fail, so that handles wait for several checkpoints; some that fail had their effect.
-        let fails = if self.scenario.seed.is_multiple_of(2) { 70 } else { 5 };
+        let (fails, half_fails) = match self.scenario.seed % 2 {
+            _ if self.now > LIMIT / 2 => (0, 0),
+            0 => (70, 75),
+            _ => (5, 10),
+        };
         if fate >= fails {
             let program = self.program(&self.scenario.parallelism[0]);
             let committed = commit_all(&program, &job(self.job_managers[index].epoch), handles);
@@ -33,7 +37,7 @@ impl World {
             {
                 self.violate(format!("S1: what a complete checkpoint staged is gone: {what}"));
             }
-            if fate >= fails + 5 {
+            if fate >= half_fails {
                 outcomes = committed;
             }
         }
