@@ -363,6 +363,7 @@ impl JobMaster {
             Purpose::Head(number) => self.on_head_reply(number, reply),
             Purpose::LoadMetadata => self.on_metadata_loaded(reply),
             Purpose::LoadHandles => self.on_handles_loaded(reply),
+            Purpose::LoadTakenHandles => self.on_taken_handles_loaded(reply),
             Purpose::ReadForeignLedger => self.on_foreign_ledger_read(reply),
             Purpose::TakeOver => self.on_takeover_reply(reply),
             Purpose::ConfirmTakeover => self.on_takeover_confirmed(reply),

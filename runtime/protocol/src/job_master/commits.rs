@@ -6,22 +6,29 @@
 //! - every checkpoint carries what is unsettled, so the last complete one always holds all of it;
 //! - a terminal entry, and the answer to a savepoint, wait for the confirmations.
 
+mod loading;
+
+pub(super) use loading::unsettled;
+
 use super::journal::EndKind;
-use super::operations::Purpose;
 use super::{Action, JobMaster, Phase};
 use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use crate::failure::{Failure, Fault};
 use crate::ids::{Attempt, CheckpointId, Generation, JobId, Run};
 use crate::ledger::append::backoff;
-use crate::metadata::{Metadata, MetadataError};
-use crate::paths;
+use crate::metadata::Metadata;
 use crate::state::OperatorSnapshot;
-use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
 use std::collections::BTreeSet;
 
 /// Notice that commits are tried again.
 const RETRIED: &str = "CommitRetried";
+
+/// Notice that a commit has no answer.
+const UNANSWERED: &str = "CommitUnanswered";
+
+/// After so long without an answer to a commit its people are told.
+const ANSWER_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
 
 /// Notice that transactions of older attempts could not be aborted.
 const LEFT_OPEN: &str = "TransactionsLeftOpen";
@@ -47,7 +54,7 @@ pub(super) struct Commits {
     settled: BTreeSet<CommitHandle>,
     /// Whether the last complete checkpoint is being read for its handles.
     loading: bool,
-    under_way: Option<(CommitId, Vec<CommitHandle>)>,
+    under_way: Option<UnderWay>,
     last_id: u64,
     failures: u32,
     retry_at: Option<Timestamp>,
@@ -55,6 +62,14 @@ pub(super) struct Commits {
     ending_since: Option<Timestamp>,
     closing: Closing,
     terminal_queued: bool,
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+struct UnderWay {
+    id: CommitId,
+    since: Timestamp,
+    handles: Vec<CommitHandle>,
 }
 
 /// Handles of a job that is being taken over (G5).
@@ -91,7 +106,8 @@ impl Commits {
         let retry = self.retry_at.filter(|_| self.under_way.is_none() && !self.unsettled.is_empty());
         let abort = if let Closing::Waiting { until, .. } = self.closing { Some(until) } else { None };
         let tasks = self.ending_since.filter(|_| self.closing == Closing::Due && !self.terminal_queued);
-        let times = [retry, abort, tasks.map(|since| since.plus(TASKS_PATIENCE))];
+        let answer = self.under_way.as_ref().map(|one| one.since.plus(ANSWER_PATIENCE));
+        let times = [retry, abort, answer, tasks.map(|since| since.plus(TASKS_PATIENCE))];
         times.into_iter().flatten().filter(|at| *at > now).min()
     }
 
@@ -116,86 +132,6 @@ impl JobMaster {
     }
 
     // --- What is unsettled ------------------------------------------------------------------------------------
-
-    /// The ledger is ours: what its last complete checkpoint holds and is not known to be committed (S5, S6).
-    pub(super) fn find_unsettled(&mut self) {
-        let fold = &self.journal.fold;
-        let Some(latest) = fold.latest().map(|latest| latest.key).filter(|_| !self.journal.in_memory) else { return };
-        if fold.committed_through >= latest.id {
-            return;
-        }
-        let directory = self.journal.paths.checkpoint_directory(latest.generation, latest.id);
-        match &self.cached {
-            Some((cached, metadata)) if *cached == directory => {
-                let handles = metadata.handles().collect();
-                self.adopt_handles(handles);
-            }
-            _ if self.has_transactional_sinks() => {
-                self.commits.loading = true;
-                self.load_handles();
-            }
-            _ => {}
-        }
-    }
-
-    fn load_handles(&mut self) {
-        let Some(latest) = self.journal.fold.latest().map(|latest| latest.key) else { return };
-        let key = self.journal.paths.metadata(latest.generation, latest.id);
-        self.store(Purpose::LoadHandles, StoreOperation::Get { key });
-    }
-
-    pub(super) fn on_handles_loaded(&mut self, reply: StoreReply) {
-        let Some(latest) = self.journal.fold.latest().map(|latest| latest.key) else { return };
-        let key = self.journal.paths.metadata(latest.generation, latest.id);
-        let place = paths::uri(self.config.storage_uri.as_deref(), &key);
-        match reply {
-            StoreReply::Object(bytes) => match Metadata::from_bytes(&bytes, &place) {
-                Ok(metadata) => {
-                    self.clear_store_notice();
-                    self.commits.loading = false;
-                    self.adopt_handles(metadata.handles().collect());
-                }
-                Err(error @ MetadataError::Damaged { .. }) => {
-                    let failure = StoreFailure { kind: StoreFailureKind::Unreachable, message: error.to_string() };
-                    self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure);
-                }
-                Err(error) => self.exit_user_error(&Failure::user("SnapshotUnreadable", error.to_string())),
-            },
-            StoreReply::Absent => {
-                let message = format!(
-                    "{place} is missing: it is the last complete checkpoint, and what sinks staged with it cannot be \
-                     committed without it; bring it back"
-                );
-                self.exit_user_error(&Failure::user("SnapshotNotFound", message));
-            }
-            StoreReply::Failed(failure) => {
-                self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure)
-            }
-            other => {
-                let failure = crate::ledger::read::unexpected(&other);
-                self.store_later(Purpose::LoadHandles, StoreOperation::Get { key }, &failure);
-            }
-        }
-    }
-
-    fn adopt_handles(&mut self, handles: Vec<CommitHandle>) {
-        if let Some(refusal) = self.without_sink(&handles) {
-            return self.exit_user_error(&refusal);
-        }
-        self.commits.unsettled = handles.into_iter().collect();
-    }
-
-    /// Only the sink that staged something can commit it.
-    fn without_sink(&self, handles: &[CommitHandle]) -> Option<Failure> {
-        let known: BTreeSet<_> = self.config.graph.transactional_sinks().collect();
-        let missing = handles.iter().find(|handle| !known.contains(&handle.sink))?;
-        let message = format!(
-            "the last complete checkpoint holds output of sink '{}' that is staged and not committed, and the program has no \
-             such sink: run the program that has it until it has committed (stop it with a savepoint), then change it",
-            missing.sink
-        );
-        Some(Failure::user("SinkMissing", message))
-    }
 
     /// A checkpoint's own handles become all that the last complete checkpoint is to hold (K3).
     pub(super) fn carry_handles(&mut self, metadata: &mut Metadata) {
@@ -254,6 +190,7 @@ impl JobMaster {
 
     /// Commits what is unsettled, one request at a time.
     pub(super) fn tick_commits(&mut self) {
+        self.note_unanswered();
         let may_commit = self.journal.confirmed || self.commits.taking == Taking::Settling;
         let waits = self.commits.retry_at.is_some_and(|at| at > self.now);
         if !may_commit || waits || self.commits.under_way.is_some() || self.commits.unsettled.is_empty() {
@@ -262,12 +199,29 @@ impl JobMaster {
         self.commits.retry_at = None;
         let id = self.commits.name();
         let handles: Vec<_> = self.commits.unsettled.iter().cloned().collect();
-        self.commits.under_way = Some((id, handles.clone()));
+        self.commits.under_way = Some(UnderWay { id, since: self.now, handles: handles.clone() });
         self.actions.push(Action::Commit { id, handles });
     }
 
+    /// A sink that neither commits nor refuses holds up all that is staged, which nobody would see.
+    fn note_unanswered(&mut self) {
+        let Some(one) = self.commits.under_way.as_ref().filter(|one| one.since.plus(ANSWER_PATIENCE) <= self.now)
+        else {
+            return;
+        };
+        let sinks: BTreeSet<_> = one.handles.iter().map(|handle| handle.sink.to_string()).collect();
+        let message = format!(
+            "{} staged transactions of the sinks {} have been on their way to be committed for more than {ANSWER_PATIENCE}: no \
+             reader sees them, and what is staged meanwhile waits behind them; look whether the sinks' target answers",
+            one.handles.len(),
+            sinks.into_iter().collect::<Vec<_>>().join(", ")
+        );
+        self.set_notice(UNANSWERED, message);
+    }
+
     pub(super) fn on_committed(&mut self, id: CommitId, outcomes: Vec<CommitOutcome>) {
-        let Some((_, handles)) = self.commits.under_way.take_if(|(under_way, _)| *under_way == id) else { return };
+        let Some(UnderWay { handles, .. }) = self.commits.under_way.take_if(|one| one.id == id) else { return };
+        self.status.notices.retain(|notice| notice.reason != UNANSWERED);
         let (mut retried, mut lost) = (None, None);
         for (handle, outcome) in handles.into_iter().zip(outcomes) {
             match outcome {
@@ -345,10 +299,6 @@ impl JobMaster {
             self.commits.taking = Taking::Settled;
             return true;
         }
-        if let Some(refusal) = self.without_sink(&handles) {
-            self.refuse_snapshot(&refusal.reason, &refusal.message);
-            return false;
-        }
         self.commits.unsettled = handles.into_iter().collect();
         self.commits.taking = Taking::Settling;
         false
@@ -359,15 +309,17 @@ impl JobMaster {
         self.commits.taking = Taking::No;
         self.commits.unsettled.clear();
         self.commits.under_way = None;
+        self.status.notices.retain(|notice| notice.reason != UNANSWERED);
     }
 
     // --- Aborting ---------------------------------------------------------------------------------------------
 
-    /// Has what older attempts left open aborted; not waited for (S3).
+    /// Has what older attempts left open aborted; not waited for (S3). Older than the one that the ledger tells of: until
+    /// `Restarted` stands, a checkpoint of the attempt that failed may yet turn out to be complete (L2).
     pub(super) fn abort_leftovers(&mut self) {
         let is_due = self.journal.confirmed && !self.commits.loading && self.has_transactional_sinks();
         if is_due && !matches!(self.phase, Phase::Exiting { .. }) {
-            self.ask_for_abort(self.attempt);
+            self.ask_for_abort(self.journal.attempt);
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) struct Journal {
     /// What all entries up to the last amount to.
     pub(super) fold: Fold,
     /// The attempt that the last entry tells of; what is appended before the next `Restarted` belongs to it.
-    attempt: Attempt,
+    pub(super) attempt: Attempt,
     /// The savepoint request whose answer is queued or under way.
     pub(super) answering: Option<String>,
     /// Whether `Started` stands and nothing followed it.

@@ -26,6 +26,8 @@ pub(super) enum Purpose {
     LoadMetadata,
     /// `_metadata` of the last complete checkpoint, for its handles (S5).
     LoadHandles,
+    /// The same of a ledger that is taken over.
+    LoadTakenHandles,
     /// The reader of a ledger in a directory to restore from.
     ReadForeignLedger,
     /// The appender to a ledger that is taken over (G5).

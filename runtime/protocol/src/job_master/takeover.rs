@@ -5,19 +5,20 @@
 //! was. Each step may be repeated by any process of the same job: `MovedTo` to itself, or its own `Started{takeover}`,
 //! is gone on from. Before the own ledger's `Started` nothing else is written.
 
+use super::commits::unsettled;
 use super::journal::Journal;
 use super::operations::{Purpose, Running};
 use super::start::Loading;
 use super::{JobMaster, Phase};
 use crate::commit::CommitHandle;
-use crate::ids::Generation;
+use crate::ids::{Generation, JobId};
 use crate::ledger::append::{AppendStep, Appender, new_append_id};
-use crate::ledger::entry::{self, Entry, EntryKind, SnapshotReference, Successor};
+use crate::ledger::entry::{self, CheckpointKey, Entry, EntryKind, SnapshotReference, Successor};
 use crate::ledger::read::{LedgerReader, entries_after, last_entry, unexpected};
 use crate::ledger::{LedgerState, RestorePoint, StartCause};
 use crate::metadata::{Metadata, assign_state};
 use crate::paths::{self, JobPaths};
-use crate::store::{StoreFailure, StoreFailureKind, StoreReply};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 
 /// A ledger on its way to its end.
 #[derive(Debug)]
@@ -26,16 +27,42 @@ pub(super) struct Takeover {
     appender: Appender,
     /// Its last entry, as far as it is known.
     last: Box<Entry>,
-    /// What is restored of it, once read.
+    /// What is restored of it, once read. It may be another job's: the snapshot that this one began with.
     metadata: Option<Box<Metadata>>,
+    /// Its last complete checkpoint, once read, if that may hold what is not committed (S5).
+    latest: Option<Box<Metadata>>,
+    /// Whose ledger it is, as its own checkpoints say.
+    job: Option<JobId>,
 }
 
 impl Takeover {
-    /// The handles in it that are not known to be committed.
+    /// The handles in its last complete checkpoint that are not known to be committed.
     pub(super) fn unsettled(&self) -> Vec<CommitHandle> {
         let through = self.last.folded().committed_through;
-        let metadata = self.metadata.iter().filter(|metadata| metadata.checkpoint > through);
-        metadata.flat_map(|metadata| metadata.handles()).collect()
+        self.latest.iter().flat_map(|latest| unsettled(latest, through)).collect()
+    }
+
+    /// Its last complete checkpoint, if that may hold what is not committed.
+    fn unsettled_checkpoint(&self) -> Option<CheckpointKey> {
+        let fold = self.last.folded();
+        fold.latest().map(|latest| latest.key).filter(|key| key.id > fold.committed_through)
+    }
+
+    /// The description of that checkpoint, if it was not read yet.
+    pub(super) fn unread(&self) -> Option<String> {
+        let key = self.unsettled_checkpoint().filter(|_| self.latest.is_none())?;
+        Some(self.paths.metadata(key.generation, key.id))
+    }
+
+    /// What is restored, from this directory.
+    fn restores(&mut self, directory: &str, metadata: Metadata) {
+        if directory.starts_with(&format!("{}/", self.paths.directory())) {
+            self.job = Some(metadata.job.clone());
+        }
+        let metadata = Box::new(metadata);
+        let latest = self.unsettled_checkpoint().map(|key| self.paths.checkpoint_directory(key.generation, key.id));
+        self.latest = latest.filter(|latest| latest == directory).map(|_| metadata.clone());
+        self.metadata = Some(metadata);
     }
 }
 
@@ -96,7 +123,7 @@ impl JobMaster {
     /// A ledger that is to be taken over, once what it holds was read.
     pub(super) fn new_takeover(&self, paths: JobPaths, last: &Entry) -> Takeover {
         let appender = Appender::new(paths.clone(), super::Planted::default());
-        Takeover { paths, appender, last: Box::new(last.clone()), metadata: None }
+        Takeover { paths, appender, last: Box::new(last.clone()), metadata: None, latest: None, job: None }
     }
 
     /// Why this job cannot take any other over.
@@ -116,18 +143,34 @@ impl JobMaster {
         if let Err(error) = fits {
             return self.refuse_snapshot("SnapshotIncompatible", &error.to_string());
         }
-        takeover.metadata = Some(Box::new(metadata));
+        takeover.restores(&loading.location.directory, metadata);
         self.begin_takeover(loading, takeover);
     }
 
-    /// What it holds, if anything, can be taken.
+    /// What is to be settled first is at hand.
+    pub(super) fn on_taken_read(&mut self, latest: Metadata) {
+        let Some(mut loading) = self.loading.take() else { return };
+        let Some(mut takeover) = loading.takeover.take() else { return };
+        takeover.job = Some(latest.job.clone());
+        takeover.latest = Some(Box::new(latest));
+        self.begin_takeover(loading, takeover);
+    }
+
+    /// What it holds, if anything, can be taken, and can be settled.
     pub(super) fn begin_takeover(&mut self, mut loading: Loading, takeover: Takeover) {
         if self.config.planted.takes_over_unfenced {
             return self.on_taken_over(loading, takeover);
         }
-        let is_repeated = self.has_fenced(&takeover);
+        let (is_repeated, unread) = (self.has_fenced(&takeover), takeover.unread());
+        let refusal = self.without_sink(&takeover.unsettled());
         loading.takeover = Some(takeover);
         self.loading = Some(loading);
+        if let Some(key) = unread {
+            return self.store(Purpose::LoadTakenHandles, StoreOperation::Get { key });
+        }
+        if let Some(refusal) = refusal {
+            return self.refuse_snapshot(&refusal.reason, &refusal.message);
+        }
         if is_repeated { self.move_ledger() } else { self.fence_ledger() }
     }
 
@@ -265,8 +308,8 @@ impl JobMaster {
 
     fn on_taken_over(&mut self, loading: Loading, takeover: Takeover) {
         self.inherit(&takeover.paths, &takeover.last);
-        if let Some(metadata) = takeover.metadata.as_ref().filter(|_| !self.config.planted.takes_over_unfenced) {
-            self.abort_all_of(metadata.job.clone());
+        if let Some(job) = takeover.job.filter(|_| !self.config.planted.takes_over_unfenced) {
+            self.abort_all_of(job);
         }
         match takeover.metadata {
             Some(metadata) => self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state),

@@ -87,6 +87,8 @@ pub(super) struct Store {
     pub(super) drops_ledger_puts: bool,
     /// Entries beyond this number have no effect, and no answer.
     pub(super) keeps_entries: Option<u64>,
+    /// Nothing can be read.
+    pub(super) refuses_reads: bool,
     /// Deletes have no effect, and fail.
     pub(super) refuses_deletes: bool,
     /// Whether nothing may be put.
@@ -155,7 +157,8 @@ impl Store {
     pub(super) fn execute(&mut self, operation: StoreOperation) -> StoreReply {
         self.operations += 1;
         let refused = self.refuses_deletes && matches!(operation, StoreOperation::Delete { .. });
-        if self.lose(&operation) || self.is_away || refused {
+        let unread = self.refuses_reads && matches!(operation, StoreOperation::Get { .. });
+        if self.lose(&operation) || self.is_away || refused || unread {
             let message = "connection refused".to_owned();
             return StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Unreachable, message });
         }

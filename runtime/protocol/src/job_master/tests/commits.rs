@@ -333,3 +333,140 @@ fn l3_a_superseded_process_commits_nothing_more() {
     assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Superseded);
     assert_eq!(bench.commits.len(), 0);
 }
+
+/// L2: its entry was put and has no answer, and its attempt has failed. It may be complete: what it staged is not left over.
+#[test]
+fn s3_nothing_of_a_checkpoint_whose_entry_has_no_answer_is_aborted() {
+    let mut bench = Bench::running(job(1));
+    bench.store.loses_ledger_replies = true;
+    bench.store.refuses_reads = true;
+    checkpoint(&mut bench, 1);
+    bench.fail_task(failure());
+    let before = bench.aborts.len();
+    bench.pass(3_700_000);
+    let youngest = bench.aborts.iter().map(|abort| abort.older_than.attempt).max().unwrap();
+    assert!(bench.aborts.len() > before, "the hourly sweep");
+    assert_eq!(youngest, Attempt(1));
+    bench.store.loses_ledger_replies = false;
+    bench.store.refuses_reads = false;
+    bench.pass(60_000);
+    assert_eq!(bench.last_commit(), [1], "{:?}", kinds(&bench));
+    assert_eq!(bench.aborts.last().unwrap().older_than.attempt, Attempt(2));
+}
+
+/// Checkpoint 2 was described while the commit of checkpoint 1 was under way; its entry says that it came about.
+fn confirmed_meanwhile() -> Bench {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    bench.store.keeps_entries = Some(2);
+    let directory = Some("s3://other/sp".to_owned());
+    let (kind, timeout) = (SavepointKind::Savepoint, TimeSpan::from_secs(900));
+    bench.command(Command::TriggerCheckpoint { id: "t2".into() });
+    bench.command(Command::Savepoint(SavepointRequest { id: "a".into(), kind, directory, timeout }));
+    bench.acknowledge_all(2);
+    bench.answer_commits();
+    bench.holds_commits = true;
+    bench.store.keeps_entries = Some(4);
+    bench.pass(10_000);
+    assert_eq!((bench.handles_of(1, 2), committed_through(&bench)), (vec![1, 2], CheckpointId(1)));
+    assert!(kinds(&bench).last().unwrap().starts_with("Checkpoint"), "{:?}", kinds(&bench));
+    bench.store.keeps_entries = None;
+    bench
+}
+
+/// Readers may have moved them away by then, which would look like a loss.
+#[test]
+fn s6_what_the_ledger_knows_to_be_committed_is_not_sent_again() {
+    let bench = confirmed_meanwhile();
+    assert_eq!(next(&bench, job(1), 2, StartFrom::Continue).last_commit(), [2]);
+    let mut elsewhere = job(1);
+    elsewhere.directive.id = "2".into();
+    assert_eq!(next(&bench, elsewhere, 2, StartFrom::Empty).last_commit(), [2]);
+    let mut taker = restoring("2", "s3://bucket/root/default/pv-1");
+    taker.graph = job(1).graph;
+    assert_eq!(bench.clone_store_for(taker).commits[0].len(), 1);
+}
+
+#[test]
+fn s5_a_program_without_any_sink_that_starts_elsewhere_is_refused_too() {
+    let mut bench = Bench::running(job(1));
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    let without = || {
+        let mut without = job(1);
+        without.graph.vertices[1].operators.pop();
+        without.directive.id = "2".into();
+        without
+    };
+    let exit = next(&bench, without(), 2, StartFrom::Empty).exit.unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::UserError, "SinkMissing"));
+    // Its people can end the job all the same.
+    let mut closer = next(&bench, without(), 2, StartFrom::Close { end: CloseEnd::Cancelled });
+    closer.pass(1_000);
+    assert_eq!(kinds(&closer).last().unwrap(), "Cancelled");
+    // And go on where nobody can tell any more.
+    bench.store.remove("default/pv-1/1/chk-1/_metadata");
+    let mut after = next(&bench, without(), 2, StartFrom::Empty);
+    after.register(1);
+    assert_eq!(after.state(), JobState::Running, "{:?}", after.exit);
+    assert!(after.status().notices.iter().any(|notice| notice.reason == "StagedOutputUnknown"));
+}
+
+/// Which has begun anew from an older checkpoint, and has taken none since.
+#[test]
+fn g5_a_taker_settles_the_last_complete_checkpoint_whatever_it_restores() {
+    let mut job = job(1);
+    job.options.checkpointing.as_mut().unwrap().retained = 2;
+    let mut bench = Bench::running(job.clone());
+    checkpoint(&mut bench, 1);
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 2);
+    job.directive.id = "2".into();
+    let begun = next(&bench, job.clone(), 2, StartFrom::Path { from: chk(1), allow_non_restored_state: false });
+    assert_eq!(begun.exit, None);
+    let mut taker = restoring("2", "s3://bucket/root/default/pv-1");
+    taker.graph = job.graph.clone();
+    let mut second = begun.clone_store_for(taker);
+    second.register(1);
+    assert_eq!(second.status().restored_from.as_ref().unwrap().path, chk(1), "{:?}", second.exit);
+    assert_eq!(second.last_commit(), [2]);
+
+    let mut without = restoring("3", "s3://bucket/root/default/pv-1");
+    without.graph.vertices[1].operators[0].uid = "count".into();
+    let refused = begun.clone_store_for(without);
+    assert_eq!(refused.exit.as_ref().unwrap().reason, "SinkMissing");
+    assert_eq!(refused.ledger_of("1").len(), begun.ledger_of("1").len(), "the other job is as it was");
+}
+
+/// The job that is taken over began with a savepoint of a third one, which runs.
+#[test]
+fn g5_a_taker_aborts_nothing_of_the_job_whose_snapshot_the_other_began_with() {
+    let mut first = Bench::running(job(1));
+    let directory = Some("s3://other/sp".to_owned());
+    let (kind, timeout) = (SavepointKind::Savepoint, TimeSpan::from_secs(30));
+    first.command(Command::Savepoint(SavepointRequest { id: "a".into(), kind, directory, timeout }));
+    first.acknowledge_all(1);
+    let key = first.store.keys().find(|key| key.starts_with("s3://other/sp")).unwrap().clone();
+    let with_sink = |uid, from| JobMasterConfig { graph: job(1).graph, ..restoring(uid, from) };
+    let second = first.clone_store_for(with_sink("2", key.strip_suffix("/_metadata").unwrap()));
+    assert_eq!(second.exit, None);
+    let mut third = second.clone_store_for(with_sink("3", "s3://bucket/root/default/pv-2"));
+    third.register(1);
+    assert_eq!(third.state(), JobState::Running, "{:?}", third.exit);
+    assert!(third.aborts.iter().all(|abort| abort.job.uid != "1"), "{:?}", third.aborts);
+}
+
+#[test]
+fn k3_a_commit_without_an_answer_is_told_of() {
+    let mut bench = Bench::running(job(1));
+    let is_told = |bench: &Bench| bench.status().notices.iter().any(|notice| notice.reason == "CommitUnanswered");
+    bench.holds_commits = true;
+    checkpoint(&mut bench, 1);
+    bench.pass(59_000);
+    assert!(!is_told(&bench));
+    bench.pass(1_000);
+    assert!(is_told(&bench));
+    bench.answer_commits();
+    assert!(!is_told(&bench));
+}
