@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ROWS: u64 = 600_000;
 const FILES: u64 = 6;
@@ -75,10 +75,11 @@ fn ids(directory: &Path) -> Vec<u64> {
     ids
 }
 
-/// Runs a job to its end, and kills it with SIGKILL after each of these times before. Says how often it was killed.
-fn run_through(directory: &Directory, manifest: &str, kills: impl Iterator<Item = u64>, look: impl Fn()) -> usize {
+/// Runs a job to its end, and kills it with SIGKILL before, up to `kills` times, each time once it has written to `out` for
+/// some milliseconds more than the last time. Says how often it was killed.
+fn run_through(directory: &Directory, manifest: &str, out: &Path, kills: u64, look: impl Fn()) -> usize {
     let mut killed = 0;
-    for millis in kills {
+    for kill in 0..kills {
         // Before it has a ledger there is nothing to resume.
         let has_begun =
             fs::read_dir(directory.path().join(format!("checkpoints-{}/default", manifest.trim_end_matches(".yaml"))))
@@ -88,7 +89,12 @@ fn run_through(directory: &Directory, manifest: &str, kills: impl Iterator<Item 
         let resume = if killed > 0 && has_begun { "--resume" } else { "" };
         let line = format!("run {manifest} --rest-port 0 {resume}");
         let mut child = directory.command(&line).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(millis));
+        let before = files(out);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while files(out) == before && child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(5 * kill));
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success(), "{line}");
             return killed;
@@ -122,7 +128,7 @@ fn s1_each_row_is_seen_once_whatever_is_killed() {
                 assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a row is seen twice");
             }
         };
-        let killed = run_through(&directory, &file, (0..8).map(|kill| 250 + 60 * kill), look);
+        let killed = run_through(&directory, &file, &out, 8, look);
         println!("{name}: killed {killed} times");
         assert!(killed > 1, "it is over too soon to be killed");
         let left: Vec<_> = files(&out).into_iter().filter(|path| is_hidden(path)).collect();
