@@ -6,11 +6,12 @@
 //!
 //! - `options`: what can be said in WITH. - `encode`: rows into files. - `upload`: a writer's thread that stages.
 //!   `writer`, `committer`: the two halves of the sink. - `splits`: which files there are, and how they are divided.
-//! - `lines`, `columns`: what is in a file, as batches. - `reader`: the subtask.
+//! - `rows`: what is in a file, as batches. - `reader`: the subtask. - `patience`: requests that are tried again.
 
 mod committer;
 mod encode;
 mod options;
+mod patience;
 mod reader;
 mod rows;
 mod splits;
@@ -88,13 +89,16 @@ impl SourceFactory for FileSourceFactory {
     }
 
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
-        owner(split, parallelism)
+        owner(&self.options, split, parallelism)
     }
 }
 
-/// By the split's name: every subtask lists the directory and takes its own.
-fn owner(split: &str, parallelism: u32) -> SubtaskIndex {
-    let number = Checksum::of(split.as_bytes()).0 % u64::from(parallelism.max(1));
+/// By the split's name: every subtask lists the directory and takes its own. Where new files are looked for, a file's splits
+/// all go to one subtask, which so knows that it has had the file when it has grown.
+fn owner(options: &FileOptions, split: &str, parallelism: u32) -> SubtaskIndex {
+    let file = split.rsplit_once('@').map_or(split, |(file, _)| file);
+    let of = if options.monitor.is_some() { file } else { split };
+    let number = Checksum::of(of.as_bytes()).0 % u64::from(parallelism.max(1));
     SubtaskIndex(u32::try_from(number).unwrap_or(0))
 }
 

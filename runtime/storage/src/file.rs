@@ -78,12 +78,12 @@ fn failure_of(what: &str, error: &io::Error) -> StoreFailure {
     StoreFailure { kind, message: format!("{what} failed: {error}{hint}") }
 }
 
-fn sync_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
 /// Makes a directory and its missing parents, and makes their names survive a power cut.
-fn make_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 //! [`StagedFile`], and a listing of objects shows nothing of it. Callers rely on: a name is staged by one writer once, and
 //! [`Staging::commit`] tells what was committed before from what is gone.
 
+use crate::file::{make_directory, sync_directory};
 use crate::s3::StagedUpload;
 use crate::unreachable;
 use crate::{S3Settings, S3Store, StoreFailure, StoreFailureKind, StoreUri, UnfinishedUpload};
@@ -14,6 +15,9 @@ use sluice_protocol::options::StorageOptions;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
 
 /// What a hidden file on a file system ends with.
 pub const IN_PROGRESS: &str = ".inprogress";
@@ -29,6 +33,9 @@ pub struct StagedFile {
     pub key: String,
     /// Its size in bytes.
     pub size: u64,
+    /// The address of the directory; absent in handles of before it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// The upload, on S3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<String>,
@@ -150,10 +157,11 @@ impl Staging {
     /// As [`Self::append`].
     pub async fn stage(&self, file: StagingFile) -> Result<StagedFile, StoreFailure> {
         let StagingFile { key, size, target } = file;
+        let directory = Some(self.uri.clone());
         match target {
             Target::S3(upload) => {
                 let (upload, parts) = upload.into_parts();
-                Ok(StagedFile { key, size, upload: Some(upload), parts })
+                Ok(StagedFile { key, size, directory, upload: Some(upload), parts })
             }
             Target::Local { file } => {
                 let Place::Local(root) = &self.place else {
@@ -162,7 +170,7 @@ impl Staging {
                 let path = hidden(root, &key);
                 let synced = file.sync_all().and_then(|()| sync_parent(&path));
                 synced.map_err(|error| failure_at(&path, "cannot be synced", &error))?;
-                Ok(StagedFile { key, size, upload: None, parts: Vec::new() })
+                Ok(StagedFile { key, size, directory, upload: None, parts: Vec::new() })
             }
         }
     }
@@ -176,21 +184,22 @@ impl Staging {
             Place::S3(store) => store.commit_staged(&file.key, file.upload.as_deref(), &file.parts).await,
             Place::Local(root) => {
                 let (from, to) = (hidden(root, &file.key), root.join(&file.key));
-                match fs::rename(&from, &to) {
-                    Ok(()) => {
-                        sync_parent(&to).map_err(|error| failure_at(&to, "cannot be synced", &error))?;
-                        Ok(Committed::Now)
-                    }
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        Ok(if to.exists() { Committed::Before } else { Committed::Lost })
-                    }
-                    Err(error) => Err(failure_at(&from, "cannot be renamed", &error)),
+                let committed = match fs::rename(&from, &to) {
+                    Ok(()) => Committed::Now,
+                    Err(error) if error.kind() == ErrorKind::NotFound => look_for(&to)?,
+                    Err(error) => return Err(failure_at(&from, "cannot be renamed", &error)),
+                };
+                if committed != Committed::Lost {
+                    // Also what another process has renamed, which may have died before it synced.
+                    sync_parent(&to).map_err(|error| failure_at(&to, "cannot be synced", &error))?;
                 }
+                Ok(committed)
             }
         }
     }
 
-    /// What is staged and not committed, below all directories. `key` is the place that each would have become.
+    /// What is staged and not committed; on a file system in the directory itself, not below. `key` is the place that each
+    /// would have become.
     ///
     /// # Errors
     /// When the store does not answer or refuses.
@@ -199,7 +208,7 @@ impl Staging {
             Place::S3(store) => store.list_unfinished("").await,
             Place::Local(root) => {
                 let mut found = Vec::new();
-                collect_hidden(root, "", &mut found).map_err(|error| failure_at(root, "cannot be listed", &error))?;
+                collect_hidden(root, &mut found).map_err(|error| failure_at(root, "cannot be listed", &error))?;
                 Ok(found)
             }
         }
@@ -228,13 +237,31 @@ impl Staging {
     }
 }
 
+/// What became of a file that is not staged any more. Only where its directory can be seen is it lost.
+fn look_for(path: &Path) -> Result<Committed, StoreFailure> {
+    let unseen = |error| failure_at(path, "cannot be looked for", &error);
+    if path.try_exists().map_err(unseen)? {
+        return Ok(Committed::Before);
+    }
+    let directory = path.parent().unwrap_or(path);
+    if directory.try_exists().map_err(unseen)? {
+        return Ok(Committed::Lost);
+    }
+    let message = format!(
+        "{} is no directory for the process that commits, the JobManager: mount its volume in the pods of the JobManager and of \
+         the TaskManagers alike",
+        directory.display()
+    );
+    Err(StoreFailure { kind: StoreFailureKind::Unreachable, message })
+}
+
 /// `a/part-1.json` as `<root>/a/.part-1.json.inprogress`.
 fn hidden(root: &Path, key: &str) -> PathBuf {
     let (directory, name) = key.rsplit_once('/').map_or(("", key), |(directory, name)| (directory, name));
     root.join(directory).join(format!(".{name}{IN_PROGRESS}"))
 }
 
-fn collect_hidden(directory: &Path, base: &str, found: &mut Vec<UnfinishedUpload>) -> io::Result<()> {
+fn collect_hidden(directory: &Path, found: &mut Vec<UnfinishedUpload>) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -243,21 +270,19 @@ fn collect_hidden(directory: &Path, base: &str, found: &mut Vec<UnfinishedUpload
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        if entry.file_type()?.is_dir() {
-            collect_hidden(&entry.path(), &format!("{base}{name}/"), found)?;
-        } else if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(IN_PROGRESS)) {
-            found.push(UnfinishedUpload { key: format!("{base}{name}"), id: String::new() });
+        if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(IN_PROGRESS)) {
+            found.push(UnfinishedUpload { key: name.to_owned(), id: String::new() });
         }
     }
     Ok(())
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
+    path.parent().map_or(Ok(()), make_directory)
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    path.parent().map_or(Ok(()), sync_directory)
 }
 
 fn failure_at(path: &Path, what: &str, error: &io::Error) -> StoreFailure {

@@ -4,6 +4,7 @@
 //! handed out.
 
 use super::options::FileOptions;
+use super::patience::patiently_read;
 use super::rows::Files;
 use super::splits::{self, Progress, Split};
 use super::{owner, runtime, store_error};
@@ -14,12 +15,15 @@ use sluice_engine::operator::{RestoredState, Waker};
 use sluice_engine::source::{Source, SourceContext, SourcePoll};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::state::SplitState;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};
 
 /// Batches that are read ahead.
 const AHEAD: usize = 8;
+
+/// A split that says that the directory was listed, also where nothing was found: the first subtask stores it.
+const LISTED: &str = "listed";
 
 enum Said {
     /// Splits that were found.
@@ -42,17 +46,20 @@ pub(super) struct FileReader {
     /// Dropped with the reader, which ends a thread that waits for new files.
     _alive: Option<Sender<()>>,
     finished: bool,
+    /// Whether this subtask stores [`LISTED`].
+    is_first: bool,
 }
 
 impl FileReader {
     pub(super) const fn new(options: Arc<FileOptions>) -> Self {
-        Self { options, splits: BTreeMap::new(), said: None, _alive: None, finished: false }
+        Self { options, splits: BTreeMap::new(), said: None, _alive: None, finished: false, is_first: false }
     }
 }
 
 impl Source for FileReader {
     fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError> {
-        for state in &state.splits {
+        self.is_first = context.operator.subtask == SubtaskIndex(0);
+        for state in state.splits.iter().filter(|state| state.split != LISTED) {
             let split = Split::restored(state).ok_or_else(|| {
                 let text = format!("split '{}' of table '{}' is no split of files", state.split, self.options.table);
                 TaskError::IncompatibleState(text)
@@ -68,7 +75,7 @@ impl Source for FileReader {
             files: Files { store, runtime, options: Arc::clone(&self.options) },
             subtask: (context.operator.subtask, context.operator.parallelism),
             known: self.splits.clone(),
-            // A bounded table is what its directory held at the first start.
+            // A bounded table is what its directory held when the source first started.
             looks: self.options.monitor.is_some() || !state.restored,
             sender,
             waker: context.waker,
@@ -113,7 +120,8 @@ impl Source for FileReader {
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
-        Ok(self.splits.values().map(Split::state).collect())
+        let listed = || SplitState { split: LISTED.to_owned(), state: serde_json::Value::Null };
+        Ok(self.splits.values().map(Split::state).chain(self.is_first.then(listed)).collect())
     }
 }
 
@@ -179,15 +187,16 @@ impl Thread {
         }
     }
 
-    /// New splits of this subtask.
+    /// New splits of this subtask. Where new files are looked for, one that is known has no new splits: it has grown, and
+    /// bytes before them were not read.
     fn find(&mut self) -> Result<Vec<Split>, TaskError> {
         let Files { store, runtime, options } = &self.files;
-        let found = runtime.block_on(splits::find(store.as_ref(), options)).map_err(|failure| store_error(&failure))?;
+        let found = runtime.block_on(patiently_read(async || splits::find(store.as_ref(), options).await));
+        let found = found.map_err(|failure| store_error(&failure))?;
+        let had: BTreeSet<&str> = self.known.values().map(|split| split.file.as_str()).collect();
         let (subtask, parallelism) = self.subtask;
-        let is_new = |split: &Split| {
-            let name = split.name();
-            !self.known.contains_key(&name) && owner(&name, parallelism) == subtask
-        };
+        let is_new =
+            |split: &Split| !had.contains(split.file.as_str()) && owner(options, &split.name(), parallelism) == subtask;
         let new: Vec<Split> = found.into_iter().filter(is_new).collect();
         self.known.extend(new.iter().map(|split| (split.name(), split.clone())));
         Ok(new)

@@ -4,6 +4,7 @@
 //! other, pages as they are needed.
 
 use super::options::{FileOptions, Format};
+use super::patience::patiently_read;
 use super::splits::{Progress, Split};
 use super::store_error;
 use crate::json::decode::JsonDecoder;
@@ -48,7 +49,7 @@ impl Files {
     }
 
     fn fetch(&self, file: &str, from: u64, to: u64) -> Result<Bytes, TaskError> {
-        let fetched = self.runtime.block_on(self.store.get_range(file, from..to));
+        let fetched = self.runtime.block_on(patiently_read(async || self.store.get_range(file, from..to).await));
         fetched.map_err(|failure| store_error(&failure))?.ok_or_else(|| self.vanished(file))
     }
 

@@ -1,23 +1,24 @@
 //! A writer's thread: takes the bytes of files one after the other and stages them, so that the task never waits.
 
-use super::options::FileOptions;
+use super::patience::patiently;
 use super::{runtime, store_error};
 use bytes::Bytes;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
+use sluice_storage::StoreFailure;
 use sluice_storage::staging::{StagedFile, Staging, StagingFile};
-use sluice_storage::{StoreFailure, StoreFailureKind};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// With more bytes than this on their way a writer takes no rows.
 const HIGH_WATER: usize = 32 << 20;
 
-/// Tries of a request to the store.
-const TRIES: u32 = 5;
+/// When the writer has gone, the request under way has this long; a task that is cancelled must end within a minute.
+const GRACE: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000 });
 
 enum Order {
     Begin(String),
@@ -41,26 +42,32 @@ pub(super) struct Upload {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Mutex<Shared>>,
+    gone: Arc<Notify>,
 }
 
 impl Upload {
     /// Starts the thread.
-    pub(super) fn start(options: &FileOptions, waker: Waker) -> Result<Self, TaskError> {
+    pub(super) fn start(staging: Staging, waker: Waker) -> Result<Self, TaskError> {
         let (orders, received) = channel();
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let staging = options.open()?;
         let runtime = runtime()?;
-        let of_thread = Arc::clone(&shared);
+        let gone = Arc::new(Notify::new());
+        let (of_thread, is_gone) = (Arc::clone(&shared), Arc::clone(&gone));
         let work = move || {
-            let failed = runtime.block_on(run(&staging, &received, &of_thread, &waker)).err();
-            if let Some(failure) = failed {
+            let ended = runtime.block_on(async {
+                tokio::select! {
+                    ended = run(&staging, &received, &of_thread, &waker) => ended,
+                    () = grace(&is_gone) => Ok(()),
+                }
+            });
+            if let Err(failure) = ended {
                 lock(&of_thread).failure.get_or_insert(store_error(&failure));
                 waker();
             }
         };
         let started = std::thread::Builder::new().name("file-sink".to_owned()).spawn(work);
         let thread = started.map_err(|error| TaskError::External(format!("no thread for a file sink: {error}")))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), shared })
+        Ok(Self { orders: Some(orders), thread: Some(thread), shared, gone })
     }
 
     pub(super) fn begin(&self, key: String) -> Result<(), TaskError> {
@@ -103,11 +110,13 @@ impl Upload {
     }
 }
 
-/// Waits for the request under way, and leaves what is staged where it is: when a task has ended, it begins nothing more.
+/// Waits for the request under way, no longer than [`GRACE`], and leaves what is staged where it is: when a task has ended,
+/// it begins nothing more.
 impl Drop for Upload {
     fn drop(&mut self) {
         lock(&self.shared).stopped = true;
         self.orders = None;
+        self.gone.notify_one();
         if let Some(thread) = self.thread.take() {
             // One that has panicked has begun nothing more either.
             let _ = thread.join();
@@ -119,6 +128,11 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+async fn grace(gone: &Notify) {
+    gone.notified().await;
+    tokio::time::sleep(GRACE).await;
+}
+
 async fn run(
     staging: &Staging,
     orders: &Receiver<Order>,
@@ -126,16 +140,19 @@ async fn run(
     waker: &Waker,
 ) -> Result<(), StoreFailure> {
     let mut file: Option<StagingFile> = None;
+    let is_stopped = || lock(shared).stopped;
     while let Ok(order) = orders.recv() {
-        if lock(shared).stopped {
+        if is_stopped() {
             return Ok(());
         }
         match order {
-            Order::Begin(key) => file = Some(patiently(async || staging.begin(&key).await).await?),
+            Order::Begin(key) => file = Some(patiently(is_stopped, async || staging.begin(&key).await).await?),
             Order::Bytes(bytes) => {
                 let count = bytes.len();
                 if let Some(file) = &mut file {
-                    append(staging, file, bytes).await?;
+                    let ends_with_it = !file.may_repeat();
+                    let append = async || staging.append(file, bytes.clone()).await;
+                    patiently(|| ends_with_it || is_stopped(), append).await?;
                 }
                 lock(shared).queued -= count;
             }
@@ -152,33 +169,4 @@ async fn run(
         waker();
     }
     Ok(())
-}
-
-async fn append(staging: &Staging, file: &mut StagingFile, bytes: Bytes) -> Result<(), StoreFailure> {
-    for tries in 1.. {
-        match staging.append(file, bytes.clone()).await {
-            Err(failure) if may_pass(&failure) && tries < TRIES && file.may_repeat() => pause(tries).await,
-            other => return other,
-        }
-    }
-    Ok(())
-}
-
-async fn patiently<T>(attempt: impl AsyncFn() -> Result<T, StoreFailure>) -> Result<T, StoreFailure> {
-    let mut tries = 1;
-    loop {
-        match attempt().await {
-            Err(failure) if may_pass(&failure) && tries < TRIES => pause(tries).await,
-            other => return other,
-        }
-        tries += 1;
-    }
-}
-
-fn may_pass(failure: &StoreFailure) -> bool {
-    failure.kind == StoreFailureKind::Unreachable
-}
-
-async fn pause(tries: u32) {
-    tokio::time::sleep(Duration::from_millis(100 << tries.min(5))).await;
 }

@@ -87,7 +87,7 @@ impl FileWriter {
 
 impl TwoPhaseCommitSink for FileWriter {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
-        self.upload = Some(Upload::start(&self.options, context.waker)?);
+        self.upload = Some(Upload::start(self.options.open()?, context.waker)?);
         self.clock = Some(context.clock);
         Ok(())
     }
