@@ -228,7 +228,8 @@ pub(super) fn count(new: &mut [u64], words: usize, word: usize, slots: &[u32], s
 }
 
 fn count_values(new: &mut [u64], words: usize, word: usize, slots: &[u32], signs: &Signs, array: &dyn Array) {
-    let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) else {
+    // A column of the type NULL has only logical ones.
+    let Some(nulls) = array.logical_nulls().filter(|nulls| nulls.null_count() > 0) else {
         return count(new, words, word, slots, signs);
     };
     for (row, slot) in slots.iter().enumerate() {

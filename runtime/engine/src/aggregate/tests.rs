@@ -119,6 +119,24 @@ fn sums_have_flink_types_and_wrap_or_become_null() {
 }
 
 #[test]
+fn a_column_of_nulls_has_no_values_to_count() {
+    let key: ArrayRef = Arc::new(Int64Array::from(vec![1, 1]));
+    let nulls: ArrayRef = Arc::new(arrow::array::NullArray::new(2));
+    let batch = RecordBatch::try_from_iter_with_nullable([("k", key, true), ("v", nulls, true)]).unwrap();
+    let spec = GroupAggregateSpec {
+        input: batch.schema(),
+        keys: vec![0],
+        key_names: vec!["k".to_owned()],
+        calls: vec![call(AggregateKind::Count, None, "n"), call(AggregateKind::Count, 1, "c")],
+        emit_update_before: true,
+        changelog: true,
+        ttl: None,
+    };
+    let mut operator = opened(&GroupAggregateFactory::new(spec).unwrap(), 0, 1, RestoredState::default());
+    assert_eq!(process(operator.as_mut(), Batch::inserts(batch)), ["+I 1 2 0"]);
+}
+
+#[test]
 fn a_decimal_sum_of_39_digits_is_null() {
     let most = 10_i128.pow(38) - 1;
     let key: ArrayRef = Arc::new(Int64Array::from(vec![1, 1]));
