@@ -298,6 +298,7 @@ impl GroupAggregate {
         if let Some(ttl) = &mut self.ttl {
             ttl.begin_batch();
             ttl.hide_expired(&mut self.old, self.plan.layout.words);
+            self.values.iter_mut().flatten().for_each(|values| values.begin_batch_at(ttl.now()));
         }
         self.new.clear();
         self.new.extend_from_slice(&self.old);
@@ -314,7 +315,10 @@ impl GroupAggregate {
         }
         let Some(values) = values else { return call.accumulator.add(&mut self.new, words, slots, signs, rows) };
         match (values.role(), &call.accumulator) {
-            (Role::Text { most, alone }, _) => values.count_text((most, alone), rows, &self.touched, signs),
+            (Role::Text { most, alone }, _) => {
+                let lives = |group: usize| self.old[group * words + ROWS] as i64 > 0;
+                values.count_text((most, alone), rows, &self.touched, signs, lives)
+            }
             (_, Accumulator::Extremum(extremum)) => {
                 values.count(rows, signs, &mut self.news)?;
                 call.accumulator.add(&mut self.new, words, slots, signs, rows)?;
@@ -408,7 +412,9 @@ impl Operator for GroupAggregate {
 
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
         if let Some(ttl) = &mut self.ttl {
+            ttl.begin_batch();
             ttl.sweep_before_freeze(self.table.as_mut())?;
+            self.values.iter_mut().flatten().for_each(|values| values.begin_batch_at(ttl.now()));
         }
         let groups = self.table.freeze(checkpoint)?;
         if self.values.iter().all(Option::is_none) {

@@ -4,7 +4,11 @@
 //! - DISTINCT: a value counts when its count leaves 0, and is retracted when it comes to 0.
 //! - MIN and MAX over a changelog: when the extremum goes, the values of its group are looked through for the next one.
 //!   That costs as many steps as the group has distinct values, as in Flink; all other rows cost one look-up.
-//! - MIN and MAX of text: the extremum is found among the kept values; where rows only come, no other value is kept.
+//! - MIN and MAX of text: the extremum is one of the kept values ([`text`]); where rows only come, no other is kept.
+
+#[cfg(test)]
+mod tests;
+mod text;
 
 use super::accumulate::Signs;
 use super::extremum::Extremum;
@@ -15,12 +19,12 @@ use crate::state::file::ROWS;
 use crate::state::prefix::{FoundRows, Prefixes};
 use crate::state::ttl::{self, Ttl};
 use crate::state::{Fate, KeyedTable, TableLayout, TouchedKeys};
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
-use sluice_protocol::{CheckpointId, TimeSpan};
-use std::cmp::Ordering;
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::sync::Arc;
+use text::Recent;
 
 /// What the values of a call are kept for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +86,7 @@ pub(super) struct Values {
     /// Of text: the encoded extremum of each group of the batch, before it and after.
     pub(super) before: Vec<Option<Vec<u8>>>,
     pub(super) after: Vec<Option<Vec<u8>>>,
+    recent: Recent,
 }
 
 impl Values {
@@ -106,26 +111,37 @@ impl Values {
             found: FoundRows::default(),
             before: Vec::new(),
             after: Vec::new(),
+            recent: Recent::default(),
         })
+    }
+
+    /// A batch, or a freeze, begins at the time at which it begins for the groups.
+    pub(super) fn begin_batch_at(&mut self, now: Timestamp) {
+        if let Some(ttl) = &mut self.ttl {
+            ttl.begin_batch_at(now);
+        }
     }
 
     /// Counts the values of the rows that count. `news` learns which of them made a value come (+1) or go (−1).
     pub(super) fn count(&mut self, rows: &RecordBatch, signs: &Signs, news: &mut Signs) -> Result<(), TaskError> {
-        if let Some(ttl) = &mut self.ttl {
-            ttl.begin_batch();
-        }
+        self.tally(rows, signs, news)?;
+        self.store()
+    }
+
+    /// As [`Self::count`], but [`Self::store`] must follow.
+    fn tally(&mut self, rows: &RecordBatch, signs: &Signs, news: &mut Signs) -> Result<(), TaskError> {
         let width = self.plan.layout.words;
         self.table.touch(rows, &self.plan.columns, &mut self.touched)?;
         self.table.load(&self.touched, &mut self.words);
-        if let Some(ttl) = &self.ttl {
+        if let Some(ttl) = &mut self.ttl {
             ttl.hide_expired(&mut self.words, width);
         }
         self.written.clear();
         self.written.resize(self.touched.keys.len(), false);
         news.signs.clear();
-        let nulls = rows.column(self.plan.argument()).nulls();
+        let nulls = rows.column(self.plan.argument()).logical_nulls();
         for (row, slot) in self.touched.slots.iter().enumerate() {
-            let sign = if nulls.is_some_and(|nulls| nulls.is_null(row)) { 0 } else { signs.of_row(row) };
+            let sign = if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) { 0 } else { signs.of_row(row) };
             let entry = &mut self.words[*slot as usize * width..][..width];
             let before = entry[0] as i64;
             let after = (before + sign).max(0);
@@ -133,7 +149,7 @@ impl Values {
             self.written[*slot as usize] |= sign != 0;
             news.signs.push(i64::from(after > 0) - i64::from(before > 0));
         }
-        self.store()
+        Ok(())
     }
 
     fn store(&mut self) -> Result<(), TaskError> {
@@ -203,69 +219,13 @@ impl Values {
         Signs { signs: entries.map(|entry| i64::from(!expired(entry))).collect() }
     }
 
-    /// Of text: counts the values, and finds the extremum of each group before and after.
-    pub(super) fn count_text(
-        &mut self,
-        (most, alone): (bool, bool),
-        rows: &RecordBatch,
-        groups: &TouchedKeys,
-        signs: &Signs,
-    ) -> Result<(), TaskError> {
-        self.touched.hash(&self.plan.layout, rows, &self.plan.columns)?;
-        self.prefixes.clear();
-        let numbers: Vec<u32> =
-            groups.keys.iter().map(|group| self.prefixes.number(&self.touched, group.first)).collect();
-        if let Some(ttl) = &mut self.ttl {
-            ttl.begin_batch();
-        }
-        self.find()?;
-        let extremes = self.extremes(most);
-        self.before = numbers.iter().map(|number| extremes[*number as usize].clone()).collect();
-        self.count(rows, signs, &mut Signs::default())?;
-        self.find()?;
-        let extremes = self.extremes(most);
-        if alone {
-            let keeps = |(row, found): (usize, &crate::state::Touched)| {
-                let is_extreme = extremes[found.first as usize].as_deref() == Some(self.value(row));
-                if is_extreme { Fate::Keep } else { Fate::Remove }
-            };
-            self.fates = self.found.touched.keys.iter().enumerate().map(keeps).collect();
-            self.table.store(&self.found.touched, &self.words, &self.fates)?;
-        }
-        self.after = numbers.iter().map(|number| extremes[*number as usize].clone()).collect();
-        Ok(())
-    }
-
-    /// The encoded value of a found row.
-    fn value(&self, row: usize) -> &[u8] {
-        let prefix = self.prefixes.bytes(self.found.touched.keys[row].first as usize).len();
-        &self.found.key(row)[prefix..]
-    }
-
-    /// The extremum of each noted group among the found values.
-    fn extremes(&self, most: bool) -> Vec<Option<Vec<u8>>> {
-        let mut best: Vec<Option<usize>> = vec![None; self.prefixes.len()];
-        let living = self.living();
-        for (row, found) in self.found.touched.keys.iter().enumerate() {
-            if living.of_row(row) == 0 {
-                continue;
-            }
-            let best = &mut best[found.first as usize];
-            let wanted = if most { Ordering::Greater } else { Ordering::Less };
-            if best.is_none_or(|best| compare(self.value(row), self.value(best)) == wanted) {
-                *best = Some(row);
-            }
-        }
-        best.into_iter().map(|row| row.map(|row| self.value(row).to_vec())).collect()
-    }
-
     /// Looks for values that have expired.
     pub(super) fn sweep(&mut self) -> Result<(), TaskError> {
         self.ttl.as_ref().map_or(Ok(()), |ttl| ttl.sweep(self.table.as_mut()))
     }
 
     pub(super) fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {
-        if let Some(ttl) = &mut self.ttl {
+        if let Some(ttl) = &self.ttl {
             ttl.sweep_before_freeze(self.table.as_mut())?;
         }
         self.table.freeze(checkpoint)
@@ -278,12 +238,6 @@ impl Values {
     pub(super) fn name(&self) -> &str {
         &self.plan.name
     }
-}
-
-/// Encoded texts by their bytes, which stand behind a tag and a length.
-fn compare(left: &[u8], right: &[u8]) -> Ordering {
-    const TEXT: usize = 5;
-    left.get(TEXT..).cmp(&right.get(TEXT..))
 }
 
 /// Encoded texts as a column.

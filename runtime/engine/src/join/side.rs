@@ -148,7 +148,7 @@ impl Side {
         }
         self.table.touch(&batch.rows, &self.columns, &mut self.touched)?;
         self.table.load(&self.touched, &mut self.words);
-        if let Some(ttl) = &self.ttl {
+        if let Some(ttl) = &mut self.ttl {
             ttl.hide_expired(&mut self.words, self.width);
         }
         let before = self.words.chunks_exact(self.width).map(|row| row[COUNT] as i64);
@@ -260,6 +260,7 @@ impl Side {
 
     pub(super) fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {
         if let Some(ttl) = &mut self.ttl {
+            ttl.begin_batch();
             ttl.sweep_before_freeze(self.table.as_mut())?;
         }
         self.table.freeze(checkpoint)

@@ -129,6 +129,14 @@ impl FoundRows {
     }
 }
 
+impl TouchedKeys {
+    /// The encoded key of this row of a batch, whose keys were hashed: its prefix, and what follows.
+    #[must_use]
+    pub fn split(&self, row: u32) -> (&[u8], &[u8]) {
+        self.hashed.key(row as usize).split_at(self.hashed.prefixes[row as usize] as usize)
+    }
+}
+
 impl HashedKeys {
     /// Hash and bytes of the prefix of a row's key.
     fn prefix(&self, row: usize) -> (u64, &[u8]) {

@@ -5,8 +5,10 @@
 //! state's files, so it survives a restore, and another TTL may be set then. A row without the time, from a snapshot of a
 //! program without TTL, counts as written when it is first looked at.
 //!
-//! An operator calls [`Ttl::hide_expired`] on what it has loaded, [`Ttl::note`] on what it writes, and [`Ttl::sweep`]
-//! after each batch and before each freeze: a bounded number of rows is looked at, in turn, and removed if expired.
+//! An operator calls [`Ttl::hide_expired`] on what it has loaded, [`Ttl::note`] on what it writes, [`Ttl::sweep`] after
+//! each batch and [`Ttl::sweep_before_freeze`]: a bounded number of rows is looked at, in turn, and removed if expired.
+//! After a batch these are several times as many as it brought new keys, so a table that only gets new keys holds at most
+//! a third more than those that live.
 
 use super::{AccumulatorColumn, KeyedTable};
 use crate::error::TaskError;
@@ -17,8 +19,11 @@ use sluice_protocol::{TimeSpan, Timestamp};
 /// The name of the column with the time of the last write, in milliseconds.
 pub const UPDATED: &str = "$updated";
 
-/// Rows that are looked at after a batch.
+/// Rows that are looked at after a batch at least.
 const ROWS_PER_BATCH: usize = 64;
+
+/// Rows that are looked at after a batch for each key that it brought.
+const ROWS_PER_NEW_KEY: usize = 4;
 
 /// Rows that are looked at before a freeze.
 const ROWS_PER_FREEZE: usize = 4096;
@@ -52,18 +57,32 @@ pub struct Ttl {
     clock: Clock,
     word: usize,
     now: Timestamp,
+    /// Keys that the batch brought.
+    new_keys: usize,
 }
 
 impl Ttl {
     /// For a table whose word `word` is the time of the last write.
     #[must_use]
     pub fn new(ttl: TimeSpan, word: usize, clock: Clock) -> Self {
-        Self { ttl, clock, word, now: Timestamp(0) }
+        Self { ttl, clock, word, now: Timestamp(0), new_keys: 0 }
     }
 
     /// A batch begins: its time.
     pub fn begin_batch(&mut self) {
-        self.now = (self.clock)();
+        self.begin_batch_at((self.clock)());
+    }
+
+    /// A batch begins at a time that was read already: what several tables hold of one group lives equally long.
+    pub const fn begin_batch_at(&mut self, now: Timestamp) {
+        self.now = now;
+        self.new_keys = 0;
+    }
+
+    /// When the batch began.
+    #[must_use]
+    pub const fn now(&self) -> Timestamp {
+        self.now
     }
 
     /// Whether this row, as loaded, has expired.
@@ -73,8 +92,9 @@ impl Ttl {
     }
 
     /// Clears the accumulators that have expired, as if their keys were new.
-    pub fn hide_expired(&self, words: &mut [u64], width: usize) {
+    pub fn hide_expired(&mut self, words: &mut [u64], width: usize) {
         for row in words.chunks_exact_mut(width) {
+            self.new_keys += usize::from(row[self.word] == 0);
             if self.has_expired(row) {
                 row.fill(0);
             }
@@ -91,15 +111,15 @@ impl Ttl {
     /// # Errors
     /// When the backend fails.
     pub fn sweep(&self, table: &mut dyn KeyedTable) -> Result<(), TaskError> {
-        table.expire(Expiry { now: self.now, ttl: self.ttl }, ROWS_PER_BATCH)
+        let rows = ROWS_PER_BATCH.max(ROWS_PER_NEW_KEY * self.new_keys);
+        table.expire(Expiry { now: self.now, ttl: self.ttl }, rows)
     }
 
-    /// Before a freeze: looks for more of them.
+    /// Before a freeze, which has begun like a batch: looks for more of them.
     ///
     /// # Errors
     /// When the backend fails.
-    pub fn sweep_before_freeze(&mut self, table: &mut dyn KeyedTable) -> Result<(), TaskError> {
-        self.begin_batch();
+    pub fn sweep_before_freeze(&self, table: &mut dyn KeyedTable) -> Result<(), TaskError> {
         table.expire(Expiry { now: self.now, ttl: self.ttl }, ROWS_PER_FREEZE)
     }
 }

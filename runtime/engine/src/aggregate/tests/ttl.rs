@@ -8,6 +8,7 @@ use sluice_protocol::Timestamp;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Job {
+    spec: GroupAggregateSpec,
     backend: StateBackend,
     time: Arc<AtomicU64>,
     operator: Box<dyn Operator>,
@@ -29,7 +30,11 @@ impl Job {
             changelog: true,
             ttl: ttl.map(TimeSpan),
         };
-        let mut operator = GroupAggregateFactory::new(spec).unwrap().create().unwrap();
+        Self::of(spec, backend, at, state)
+    }
+
+    fn of(spec: GroupAggregateSpec, backend: &StateBackend, at: u64, state: RestoredState) -> Self {
+        let mut operator = GroupAggregateFactory::new(spec.clone()).unwrap().create().unwrap();
         let time = Arc::new(AtomicU64::new(at));
         let clock: Clock = {
             let time = Arc::clone(&time);
@@ -38,7 +43,7 @@ impl Job {
         operator.set_clock(&clock);
         let context = OperatorContext { state_backend: backend.clone(), ..context(0, 1) };
         operator.open(&context, state).unwrap();
-        Self { backend: backend.clone(), time, operator }
+        Self { spec, backend: backend.clone(), time, operator }
     }
 
     fn row(&mut self, at: u64, key: i64, value: i64) -> Vec<String> {
@@ -57,7 +62,8 @@ impl Job {
     /// Killed, and started again with this TTL.
     fn restart(&mut self, ttl: Option<u64>, at: u64) -> Self {
         let keyed = self.state().keyed.iter().map(restored).collect();
-        Self::new(&self.backend, ttl, at, RestoredState { restored: true, keyed, ..RestoredState::default() })
+        let spec = GroupAggregateSpec { ttl: ttl.map(TimeSpan), ..self.spec.clone() };
+        Self::of(spec, &self.backend, at, RestoredState { restored: true, keyed, ..RestoredState::default() })
     }
 }
 
@@ -96,6 +102,23 @@ fn expired_state_is_removed_a_few_rows_at_a_time_also_when_no_row_comes_for_it()
 }
 
 #[test]
+fn a_table_that_only_gets_new_keys_holds_little_more_than_those_that_live() {
+    for backend in backends() {
+        let mut job = Job::new(&backend, Some(100), 1000, RestoredState::default());
+        for step in 0..8 {
+            let keys: Vec<(i64, Option<i64>)> = (step * 2000..(step + 1) * 2000).map(|key| (key, Some(1))).collect();
+            job.time.store(1000 + step as u64 * 100, Ordering::SeqCst);
+            process(job.operator.as_mut(), Batch::inserts(rows(&keys)));
+        }
+        let left = job.state();
+        for name in ["groups", "values-m", "values-d"] {
+            let left = Job::rows_of(&left, name);
+            assert!((2000..=4000).contains(&left), "{name}: {left} rows");
+        }
+    }
+}
+
+#[test]
 fn the_time_of_the_last_row_survives_a_restore_under_another_ttl() {
     for backend in backends() {
         let mut job = Job::new(&backend, Some(100), 1000, RestoredState::default());
@@ -123,5 +146,53 @@ fn a_ttl_may_come_and_go_with_a_restore() {
         assert_eq!(with.row(5100, 1, 7), ["+I 1 1 7 1"]);
         let mut without = with.restart(None, 99_999);
         assert_eq!(without.row(99_999, 1, 7), ["-U 1 1 7 1", "+U 1 2 7 1"]);
+    }
+}
+
+/// `SELECT k, MIN(s) …`.
+fn minimum_of_text(backend: &StateBackend, changelog: bool) -> Job {
+    let spec = GroupAggregateSpec {
+        input: texts(&[]).schema(),
+        keys: vec![0],
+        key_names: vec!["k".to_owned()],
+        calls: vec![call(AggregateKind::Min, 1, "m")],
+        emit_update_before: true,
+        changelog,
+        ttl: Some(TimeSpan(100)),
+    };
+    Job::of(spec, backend, 1000, RestoredState::default())
+}
+
+fn texts(rows: &[(i64, Option<&str>)]) -> RecordBatch {
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.0)));
+    let values: ArrayRef = Arc::new(rows.iter().map(|row| row.1).collect::<StringArray>());
+    RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("s", values, true)]).unwrap()
+}
+
+#[test]
+fn an_extremum_of_text_lives_as_long_as_its_group_also_after_a_restore() {
+    for (backend, changelog) in backends().into_iter().flat_map(|backend| [(backend.clone(), false), (backend, true)]) {
+        for restarts in [false, true] {
+            let mut job = minimum_of_text(&backend, changelog);
+            let mut at = |at: u64, kind: RowKind, value: Option<&str>| {
+                if restarts {
+                    job = job.restart(Some(100), at);
+                }
+                job.time.store(at, Ordering::SeqCst);
+                process(job.operator.as_mut(), changes(&[kind], texts(&[(1, value)])))
+            };
+            assert_eq!(at(1000, Insert, Some("b")), ["+I 1 b"]);
+            assert_eq!(at(1050, Insert, Some("c")), ["-U 1 b", "+U 1 b"]);
+            assert_eq!(at(1120, Insert, None), ["-U 1 b", "+U 1 b"]);
+            assert_eq!(at(1210, Insert, Some("d")), ["-U 1 b", "+U 1 b"]);
+            if changelog {
+                assert_eq!(at(1220, Delete, Some("b")), ["-U 1 b", "+U 1 d"], "c has expired");
+            }
+            assert_eq!(
+                at(1230, Insert, Some("a")),
+                [format!("-U 1 {}", if changelog { "d" } else { "b" }), "+U 1 a".to_owned()]
+            );
+            assert_eq!(at(1330, Insert, Some("z")), ["+I 1 z"]);
+        }
     }
 }

@@ -62,6 +62,21 @@ fn an_expired_row_matches_no_more_its_retraction_says_nothing_and_it_is_removed(
 }
 
 #[test]
+fn a_side_that_only_gets_new_rows_holds_little_more_than_those_that_live() {
+    for backend in backends() {
+        let mut job = Job::new(&factory(JoinKind::Inner, false, [Some(100), None]), &backend, 1000, None);
+        for step in 0..8 {
+            let rows: Vec<(RowKind, Row)> =
+                (0..2000).map(|number| (RowKind::Insert, row(step * 2000 + number, number))).collect();
+            job.time.store(1000 + step as u64 * 100, Ordering::SeqCst);
+            job.operator.process_input(0, batch(0, &rows), &mut Collected::default()).unwrap();
+        }
+        let left: u64 = job.state(1700).keyed.iter().map(|piece| piece.rows).sum();
+        assert!((2000..=4000).contains(&left), "{left} rows");
+    }
+}
+
+#[test]
 fn another_ttl_is_taken_with_a_restore() {
     use RowKind::Insert;
     for backend in backends() {
