@@ -3,23 +3,28 @@
 //! `<sink table>.<kind>(<keys>)`, with the chain of stateful operators below it in between, innermost first: what feeds
 //! an operator decides what its state means, so it keeps its id when another is put on top and loses it when another is
 //! put below. Where two inputs meet, both chains stand in brackets: `pv.[group-aggregate(a)|].join(a=b)`. Projections,
-//! filters and the order of columns do not take part; the second of two equal ids in a statement ends in `#2`.
+//! filters and the order of columns do not take part. Where ids or the two sides of a join would be equal, the tables
+//! that are read tell them apart, so that what changes places never finds the other's state:
+//! `pv.[clicks.group-aggregate(k)|views.group-aggregate(k)].join(k=k)`. Of equal ids over the same tables the second
+//! ends in `#2`.
 //!
 //! The hint `/*+ UID('name') */` after SELECT takes the place of the derived id of that SELECT's last stateful operator,
 //! and, on the outermost SELECT, of the sink table in the ids of the statement. `STATE_TTL('table' = '1 d')` is read
 //! here too, since it belongs to the same operators.
 
+mod chain;
 mod hint;
 mod names;
 
 use crate::error::SqlError;
 use crate::validate::Validator;
+use chain::Chain;
 use datafusion_sql::sqlparser::ast::{
     Distinct, JoinConstraint, JoinOperator, Query, Select, SetExpr, SetQuantifier, TableFactor, TableWithJoins,
 };
 use hint::Hints;
 use sluice_protocol::OperatorUid;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A stateful operator of a statement.
@@ -62,9 +67,10 @@ impl Uids {
     ) -> Result<Self, SqlError> {
         let outermost = names::select_of(query).map(|select| Hints::read(validator.text, select)).transpose()?;
         let prefix = outermost.and_then(|hints| hints.uid).unwrap_or_else(|| sink.to_owned());
-        let mut walk = Walk { validator, prefix, ttl, stateful: VecDeque::new(), used: BTreeSet::new() };
+        let mut walk = Walk { validator, prefix, ttl, found: Vec::new() };
         walk.query(query)?;
-        Ok(Self { prefix: walk.prefix, stateful: walk.stateful })
+        let stateful = walk.stateful();
+        Ok(Self { prefix: walk.prefix, stateful })
     }
 
     /// Of the scan of a table, the first or a later one of the statement.
@@ -99,35 +105,43 @@ struct Walk<'a> {
     validator: Validator<'a>,
     prefix: String,
     ttl: Option<Duration>,
-    stateful: VecDeque<Stateful>,
-    used: BTreeSet<String>,
+    found: Vec<Found>,
+}
+
+/// A stateful operator, before all of the statement are known.
+struct Found {
+    kind: StatefulKind,
+    chain: Chain,
+    /// The id that the statement gives it.
+    uid: Option<String>,
+    ttl: [Option<Duration>; 2],
 }
 
 impl Walk<'_> {
-    fn query(&mut self, query: &Query) -> Result<String, SqlError> {
+    fn query(&mut self, query: &Query) -> Result<Chain, SqlError> {
         self.body(&query.body)
     }
 
-    fn body(&mut self, body: &SetExpr) -> Result<String, SqlError> {
+    fn body(&mut self, body: &SetExpr) -> Result<Chain, SqlError> {
         match body {
             SetExpr::Select(select) => self.select(select),
             SetExpr::Query(query) => self.query(query),
             SetExpr::SetOperation { set_quantifier, left, right, .. } => {
-                let chain = both(&self.body(left)?, &self.body(right)?);
+                let chain = Chain::united(&self.body(left)?, &self.body(right)?);
                 if *set_quantifier == SetQuantifier::All {
                     return Ok(chain);
                 }
-                Ok(self.add(StatefulKind::Distinct, chain + ".distinct()", [self.ttl; 2]))
+                Ok(self.add(StatefulKind::Distinct, chain.then("distinct()"), [self.ttl; 2]))
             }
-            _ => Ok(String::new()),
+            _ => Ok(Chain::default()),
         }
     }
 
-    fn select(&mut self, select: &Select) -> Result<String, SqlError> {
+    fn select(&mut self, select: &Select) -> Result<Chain, SqlError> {
         let hints = Hints::read(self.validator.text, select)?;
         hints.check_tables(self.validator.text, select)?;
-        let before = self.stateful.len();
-        let mut chain = String::new();
+        let before = self.found.len();
+        let mut chain = Chain::default();
         for (index, from) in select.from.iter().enumerate() {
             let next = self.table_with_joins(from, &hints)?;
             if index == 0 {
@@ -140,7 +154,13 @@ impl Walk<'_> {
             if matches!(from.relation, TableFactor::UNNEST { .. }) {
                 continue;
             }
-            chain = self.join(&both(&chain, &next), &keys, left.map(|from| &from.relation), &from.relation, &hints);
+            chain = self.join(
+                &Chain::joined(&chain, &next),
+                &keys,
+                left.map(|from| &from.relation),
+                &from.relation,
+                &hints,
+            );
         }
         let only = match select.from.as_slice() {
             [from] if from.joins.is_empty() => hints.ttl_of(&from.relation),
@@ -149,21 +169,21 @@ impl Walk<'_> {
         let ttl = [only.unwrap_or(self.ttl); 2];
         if self.validator.is_aggregating(select) {
             let keys = names::key_names(self.validator.tables, select).join(",");
-            chain = self.add(StatefulKind::Aggregate, format!("{chain}.group-aggregate({keys})"), ttl);
+            chain = self.add(StatefulKind::Aggregate, chain.then(&format!("group-aggregate({keys})")), ttl);
         }
         if matches!(select.distinct, Some(Distinct::Distinct)) {
             let columns = names::item_names(select).join(",");
-            chain = self.add(StatefulKind::Distinct, format!("{chain}.distinct({columns})"), ttl);
+            chain = self.add(StatefulKind::Distinct, chain.then(&format!("distinct({columns})")), ttl);
         }
-        if let Some(uid) = hints.uid.filter(|_| self.stateful.len() > before)
-            && let Some(last) = self.stateful.back_mut()
+        if let Some(uid) = hints.uid.filter(|_| self.found.len() > before)
+            && let Some(last) = self.found.last_mut()
         {
-            last.uid = OperatorUid(uid);
+            last.uid = Some(uid);
         }
         Ok(chain)
     }
 
-    fn table_with_joins(&mut self, from: &TableWithJoins, hints: &Hints) -> Result<String, SqlError> {
+    fn table_with_joins(&mut self, from: &TableWithJoins, hints: &Hints) -> Result<Chain, SqlError> {
         let mut chain = self.relation(&from.relation, hints)?;
         for (index, join) in from.joins.iter().enumerate() {
             if matches!(join.relation, TableFactor::UNNEST { .. }) {
@@ -176,7 +196,7 @@ impl Walk<'_> {
                 _ => Vec::new(),
             };
             let left = (index == 0).then_some(&from.relation);
-            chain = self.join(&both(&chain, &right), &keys, left, &join.relation, hints);
+            chain = self.join(&Chain::joined(&chain, &right), &keys, left, &join.relation, hints);
         }
         Ok(chain)
     }
@@ -184,46 +204,44 @@ impl Walk<'_> {
     /// Adds a join; its left input has a name only where it is a table and not another join.
     fn join(
         &mut self,
-        inputs: &str,
+        inputs: &Chain,
         keys: &[String],
         left: Option<&TableFactor>,
         right: &TableFactor,
         hints: &Hints,
-    ) -> String {
+    ) -> Chain {
         let of =
             |relation: Option<&TableFactor>| relation.and_then(|relation| hints.ttl_of(relation)).unwrap_or(self.ttl);
         let ttl = [of(left), of(Some(right))];
-        self.add(StatefulKind::Join, format!("{inputs}.join({})", keys.join(",")), ttl)
+        self.add(StatefulKind::Join, inputs.then(&format!("join({})", keys.join(","))), ttl)
     }
 
-    fn relation(&mut self, relation: &TableFactor, hints: &Hints) -> Result<String, SqlError> {
+    fn relation(&mut self, relation: &TableFactor, hints: &Hints) -> Result<Chain, SqlError> {
         match relation {
             TableFactor::Derived { subquery, .. } => self.query(subquery),
             TableFactor::NestedJoin { table_with_joins, .. } => self.table_with_joins(table_with_joins, hints),
-            _ => Ok(String::new()),
+            TableFactor::Table { name, .. } => Ok(Chain::of_table(&names::table_name(name))),
+            _ => Ok(Chain::default()),
         }
     }
 
     /// Adds an operator; returns its chain.
-    fn add(&mut self, kind: StatefulKind, chain: String, ttl: [Option<Duration>; 2]) -> String {
-        let mut uid = format!("{}{chain}", self.prefix);
-        for number in 2.. {
-            if self.used.insert(uid.clone()) {
-                break;
-            }
-            uid = format!("{}{chain}#{number}", self.prefix);
-        }
-        self.stateful.push_back(Stateful { kind, uid: OperatorUid(uid), ttl });
+    fn add(&mut self, kind: StatefulKind, chain: Chain, ttl: [Option<Duration>; 2]) -> Chain {
+        self.found.push(Found { kind, chain: chain.clone(), uid: None, ttl });
         chain
     }
-}
 
-/// The chains of two inputs.
-fn both(left: &str, right: &str) -> String {
-    if left.is_empty() && right.is_empty() {
-        return String::new();
+    /// All operators with their ids.
+    fn stateful(&self) -> VecDeque<Stateful> {
+        let chains: Vec<&Chain> = self.found.iter().map(|found| &found.chain).collect();
+        let derived = chain::distinct_texts(&chains).into_iter().map(|text| format!("{}{text}", self.prefix));
+        let with_ids = self.found.iter().zip(derived).map(|(found, derived)| Stateful {
+            kind: found.kind,
+            uid: OperatorUid(found.uid.clone().unwrap_or(derived)),
+            ttl: found.ttl,
+        });
+        with_ids.collect()
     }
-    format!(".[{}|{}]", left.trim_start_matches('.'), right.trim_start_matches('.'))
 }
 
 /// ON or USING of the joins that are supported.

@@ -284,6 +284,49 @@ fn ids_of_equal_operators_in_one_statement_differ() {
     );
 }
 
+/// The ids of what keeps state, over the tables `clicks`, `views` and a sink `s`, in order of the program.
+fn ids_over_two_tables(query: &str) -> Vec<String> {
+    let sql = format!(
+        "CREATE TABLE clicks (k STRING, n BIGINT) WITH ('connector' = 'source');
+         CREATE TABLE views (k STRING, n BIGINT) WITH ('connector' = 'source');
+         CREATE TABLE s (k STRING, n BIGINT) WITH ('connector' = 'all');
+         INSERT INTO s {query}"
+    );
+    let program = plan_text(&sql).unwrap_or_else(|error| panic!("{error}"));
+    let operators = program.graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+    operators.filter(|operator| operator.kind == OperatorKind::Keyed).map(|operator| operator.uid.0.clone()).collect()
+}
+
+#[test]
+fn what_changes_places_takes_its_id_along() {
+    let counts = |table: &str| format!("SELECT k, COUNT(*) AS n FROM {table} GROUP BY k");
+    let joined = |left: &str, right: &str| {
+        let (left, right) = (counts(left), counts(right));
+        ids_over_two_tables(&format!("SELECT a.k, a.n + b.n FROM ({left}) a JOIN ({right}) b ON a.k = b.k"))
+    };
+    let both = "s.[clicks.group-aggregate(k)|views.group-aggregate(k)].join(k=k)";
+    assert_eq!(joined("clicks", "views"), ["s.clicks.group-aggregate(k)", "s.views.group-aggregate(k)", both]);
+    let swapped = "s.[views.group-aggregate(k)|clicks.group-aggregate(k)].join(k=k)";
+    assert_eq!(joined("views", "clicks"), ["s.views.group-aggregate(k)", "s.clicks.group-aggregate(k)", swapped]);
+
+    let united = |left: &str, right: &str| {
+        ids_over_two_tables(&format!("{} UNION ALL {} UNION ALL {}", counts(left), counts(right), counts(left)))
+    };
+    let (clicks, views) = ("s.clicks.group-aggregate(k)", "s.views.group-aggregate(k)");
+    assert_eq!(united("clicks", "views"), [clicks, views, "s.clicks.group-aggregate(k)#2"]);
+    assert_eq!(united("views", "clicks"), [views, clicks, "s.views.group-aggregate(k)#2"]);
+
+    let tables = |left: &str, right: &str| {
+        ids_over_two_tables(&format!("SELECT a.k, b.n FROM {left} a JOIN {right} b ON a.k = b.k"))
+    };
+    assert_eq!(tables("clicks", "views"), ["s.[clicks|views].join(k=k)"]);
+    assert_eq!(tables("views", "clicks"), ["s.[views|clicks].join(k=k)"]);
+    // Where nothing can change places unseen, ids are without tables.
+    assert_eq!(tables("clicks", "clicks"), ["s.join(k=k)"]);
+    let mixed = format!("SELECT a.k, b.n FROM ({}) a JOIN views b ON a.k = b.k", counts("clicks"));
+    assert_eq!(ids_over_two_tables(&mixed), ["s.group-aggregate(k)", "s.[group-aggregate(k)|].join(k=k)"]);
+}
+
 #[test]
 fn quoted_and_foreign_names() {
     let sql = "CREATE TABLE `select` (`from` STRING, `größe` INT, `a b` INT) WITH ('connector' = 'source');

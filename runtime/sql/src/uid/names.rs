@@ -2,8 +2,8 @@
 
 use crate::catalog::Tables;
 use datafusion_sql::sqlparser::ast::{
-    BinaryOperator, Expr, GroupByExpr, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Value,
-    ValueWithSpan,
+    BinaryOperator, Expr, GroupByExpr, ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins,
+    Value, ValueWithSpan,
 };
 
 /// The SELECT that gives a query its columns.
@@ -71,9 +71,9 @@ fn has_column(tables: &Tables, relation: &TableFactor, name: &str) -> bool {
         return renamed.contains(&name);
     }
     match relation {
-        TableFactor::Table { name: table, .. } => tables
-            .get(&table.to_string().replace(['`', '"'], ""))
-            .is_some_and(|table| table.schema.index_of(name).is_ok()),
+        TableFactor::Table { name: table, .. } => {
+            tables.get(&table_name(table)).is_some_and(|table| table.schema.index_of(name).is_ok())
+        }
         TableFactor::Derived { subquery, .. } => select_of(subquery).is_some_and(|inner| {
             inner.projection.iter().any(|item| match item {
                 SelectItem::ExprWithAlias { alias, .. } => alias.value == name,
@@ -104,9 +104,14 @@ pub(super) fn relation_name(relation: &TableFactor) -> Option<String> {
         TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
             Some(alias.name.value.clone())
         }
-        TableFactor::Table { name, alias: None, .. } => Some(name.to_string().replace(['`', '"'], "")),
+        TableFactor::Table { name, alias: None, .. } => Some(table_name(name)),
         _ => None,
     }
+}
+
+/// A table's name without quotes.
+pub(super) fn table_name(name: &ObjectName) -> String {
+    name.to_string().replace(['`', '"'], "")
 }
 
 /// The equalities that a condition consists of: `a=b`.
