@@ -2,14 +2,15 @@
 //!
 //! Outputs that are plain columns stay column positions, so that they are never evaluated nor copied.
 
+use crate::guard;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, plan_err};
+use datafusion_expr::Expr;
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion_expr::{Expr, Operator};
 use datafusion_physical_expr::PhysicalExpr;
-use datafusion_physical_expr::expressions::{BinaryExpr, Column};
+use datafusion_physical_expr::expressions::Column;
 use datafusion_physical_expr_common::physical_expr::fmt_sql;
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ impl Calc {
     /// Adds a condition over the input.
     pub(crate) fn restrict(&mut self, condition: Arc<dyn PhysicalExpr>) {
         self.condition = Some(match self.condition.take() {
-            Some(first) => Arc::new(BinaryExpr::new(first, Operator::And, condition)),
+            Some(first) => guard::and(first, condition, &self.input),
             None => condition,
         });
     }
@@ -169,7 +170,8 @@ pub(crate) fn compile(expression: &Expr, name: &str, input: &DFSchema, below: &C
     Ok(Output { field: Arc::new(Field::new(name, data_type, nullable)), value, not_null: None })
 }
 
-/// A logical expression, ready to be evaluated over the outputs of a calc, whose names its columns take for people.
+/// A logical expression, ready to be evaluated over the outputs of a calc, whose names its columns take for people. AND and OR
+/// guard what stands right of them.
 pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Result<Arc<dyn PhysicalExpr>> {
     let context = PhysicalPlanningContext::default();
     let made = datafusion_physical_expr::create_physical_expr(expression, input, &ExecutionProps::new(), &context)?;
@@ -182,7 +184,7 @@ pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Res
         let index = node.downcast_ref::<Column>().map(Column::index);
         Ok(match index.and_then(|index| Some((index, below.outputs.get(index)?))) {
             Some((index, output)) => Transformed::yes(Arc::new(Column::new(output.field.name(), index)) as _),
-            None => Transformed::no(node),
+            None => guard::guarded(&node, input.as_arrow()).map_or_else(|| Transformed::no(node), Transformed::yes),
         })
     })?;
     Ok(named.data)

@@ -32,6 +32,7 @@ mod functions;
 #[cfg(test)]
 mod golden;
 mod graph;
+mod guard;
 mod operators;
 mod parse;
 mod pushdown;

@@ -22,6 +22,7 @@ use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::logical_plan::{Aggregate, Distinct, Join};
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, JoinType, LogicalPlan};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,9 +78,11 @@ fn evaluate(plan: &LogicalPlan, connectors: &Connectors) -> RecordBatch {
             batch(&projection.schema, made.collect(), rows.num_rows())
         }
         LogicalPlan::Filter(filter) => {
-            let rows = input(&filter.input);
-            let passes = column(&filter.predicate, filter.input.schema(), &rows);
-            filter_record_batch(&rows, passes.as_boolean()).unwrap()
+            // What stands left of AND keeps rows from what stands right.
+            split_conjunction(&filter.predicate).into_iter().fold(input(&filter.input), |rows, condition| {
+                let passes = column(condition, filter.input.schema(), &rows);
+                filter_record_batch(&rows, passes.as_boolean()).unwrap()
+            })
         }
         LogicalPlan::Union(union) => {
             let all: Vec<RecordBatch> = union.inputs.iter().map(|plan| renamed(&union.schema, &input(plan))).collect();
