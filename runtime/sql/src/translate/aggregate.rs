@@ -15,7 +15,8 @@ use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The columns that cross the exchange, each once, with the name people know it by.
+/// The columns that cross the exchange, each once, with the name people know it by; of different columns of one name,
+/// as both sides of a join may have them, the second ends in `#2`.
 #[derive(Default)]
 struct Inputs {
     outputs: Vec<Output>,
@@ -24,7 +25,7 @@ struct Inputs {
 
 impl Inputs {
     /// The position of a value, which is added when it is new.
-    fn add(&mut self, output: Output, text: String) -> usize {
+    fn add(&mut self, output: Output) -> usize {
         let same = |other: &Output| match (&other.value, &output.value) {
             (Value::Column(a), Value::Column(b)) => a == b,
             (Value::Computed(a), Value::Computed(b)) => a == b,
@@ -33,7 +34,9 @@ impl Inputs {
         if let Some(position) = self.outputs.iter().position(same) {
             return position;
         }
-        self.outputs.push(output);
+        let text = unique_name(output.field.name(), |name| self.texts.iter().all(|other| other != name));
+        let field = Arc::new(output.field.as_ref().clone().with_name(&text));
+        self.outputs.push(Output { field, ..output });
         self.texts.push(text);
         self.outputs.len() - 1
     }
@@ -148,7 +151,7 @@ impl Translator<'_> {
         };
         let field = Arc::new(output.field.as_ref().clone().with_name(&text));
         let output = Output { field, ..output };
-        Ok(inputs.add(output, text))
+        Ok(inputs.add(output))
     }
 
     /// A call by its text without aliases, so that the state's columns do not depend on them.
@@ -202,17 +205,23 @@ impl Translator<'_> {
 pub(super) fn make_names_unique(outputs: &mut [Output]) {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for output in outputs {
-        let mut name = output.field.name().clone();
-        for number in 2.. {
-            if names.insert(name.clone()) {
-                break;
-            }
-            name = format!("{}#{number}", output.field.name());
-        }
+        let name = unique_name(output.field.name(), |name| !names.contains(name));
         if name != *output.field.name() {
             output.field = Arc::new(output.field.as_ref().clone().with_name(&name));
         }
+        names.insert(name);
     }
+}
+
+/// The name, or `name#2`, `name#3` and so on: the first that is free.
+fn unique_name(name: &str, is_free: impl Fn(&str) -> bool) -> String {
+    let mut unique = name.to_owned();
+    let mut number = 2;
+    while !is_free(&unique) {
+        unique = format!("{name}#{number}");
+        number += 1;
+    }
+    unique
 }
 
 /// `GroupAggregate(groupBy=[a], select=[a, COUNT(*)])`, as Flink's EXPLAIN says it.
