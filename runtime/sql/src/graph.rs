@@ -139,6 +139,11 @@ impl Chain {
         self.infos.is_empty() && self.inputs.iter().all(|input| input.partitioning == Partitioning::Forward)
     }
 
+    /// Whether it exchanges rows without an operator that takes them: a vertex needs one.
+    pub(crate) fn lacks_operator(&self) -> bool {
+        self.infos.is_empty() && !self.is_empty()
+    }
+
     /// Adds an operator.
     pub(crate) fn push(&mut self, info: OperatorInfo, name: &str, factory: Arc<dyn OperatorFactory>) {
         self.schema = factory.output_schema();

@@ -240,7 +240,13 @@ impl Translator<'_> {
         Ok(Stream { chain: stream.chain, calc, schema: Arc::clone(schema), lineage, updates })
     }
 
-    fn close(&mut self, chain: Chain) -> Result<Vec<Upstream>, SqlError> {
+    fn close(&mut self, mut chain: Chain) -> Result<Vec<Upstream>, SqlError> {
+        if chain.lacks_operator() {
+            self.calcs += 1;
+            let calc = Calc::identity(chain.schema());
+            let info = calc_info(self.uids, self.calcs, calc.describe());
+            chain.push(info, "Calc", operators::filter_project(&calc));
+        }
         self.graph.close(chain).map_err(|UidClash(uid)| {
             let message = format!(
                 "two operators would have the id '{uid}': give one of the statements another name with \

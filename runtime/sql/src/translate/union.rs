@@ -7,8 +7,9 @@ use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::{Chain, Upstream};
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_expr::logical_plan::Union;
+use datafusion_physical_expr::expressions::lit;
 use sluice_protocol::graph::Partitioning;
 use std::sync::Arc;
 
@@ -22,7 +23,13 @@ impl Translator<'_> {
             let is_nullable = branches.iter().any(|branch| branch.schema.field(index).is_nullable());
             Field::new(field.name(), field.data_type().clone(), is_nullable || field.is_nullable())
         });
-        let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let mut fields: Vec<Field> = fields.collect();
+        let has_columns = !fields.is_empty();
+        if !has_columns {
+            // Rows need a column to be told by, and all branches the same.
+            fields.push(Field::new("row", DataType::Boolean, false));
+        }
+        let schema: SchemaRef = Arc::new(Schema::new(fields));
         let updates = branches.iter().filter_map(|branch| branch.updates.clone()).reduce(|first, next| Updates {
             are_filtered: first.are_filtered || next.are_filtered,
             in_pairs: first.in_pairs || next.in_pairs,
@@ -30,7 +37,7 @@ impl Translator<'_> {
         });
         let mut inputs: Vec<(Vec<Upstream>, Partitioning)> = Vec::new();
         for branch in branches {
-            let branch = self.reshaped(branch, &schema)?;
+            let branch = if has_columns { self.reshaped(branch, &schema)? } else { self.marked(branch, &schema)? };
             let all = Partitioning::Hash { keys: (0..schema.fields().len()).collect() };
             let partitioning = if branch.chain.is_single() { all } else { Partitioning::Forward };
             inputs.push((self.close(branch.chain)?, partitioning));
@@ -42,6 +49,14 @@ impl Translator<'_> {
             lineage: vec![Lineage::Other; schema.fields().len()],
             updates: updates.map(|updates| Updates { keys: None, ..updates }),
         })
+    }
+
+    /// A stream whose chain ends with a constant as its only column.
+    fn marked(&mut self, stream: Stream, schema: &SchemaRef) -> Result<Stream, SqlError> {
+        let mark =
+            |field: &Arc<Field>| Output { field: Arc::clone(field), value: Value::Computed(lit(true)), not_null: None };
+        let stream = self.project(stream, schema.fields().iter().map(mark).collect())?;
+        Ok(self.fuse(stream))
     }
 
     /// A stream whose chain ends with just these columns.
