@@ -5,12 +5,15 @@
 //! ([`crate::rewrite`]). All are immutable, so constant folding never fixes a clock or a random number in the plan
 //! (F3), and a restart repeats what was computed before.
 
+mod decimal;
 mod json;
 mod own;
 mod pattern;
 mod text;
 mod time;
 mod typed;
+
+pub(crate) use decimal::DecimalPlanner;
 
 use crate::error::nearest;
 use crate::rewrite::replaced_names;

@@ -6,7 +6,7 @@
 
 use crate::catalog::Tables;
 use crate::flatten::{self, UnnestPlanner};
-use crate::functions::Functions;
+use crate::functions::{DecimalPlanner, Functions};
 use crate::pushdown::push_down;
 use crate::rewrite::rewrite;
 use crate::types;
@@ -47,7 +47,11 @@ impl<'a> Relational<'a> {
             tables,
             functions,
             options: ConfigOptions::default(),
-            expression_planners: vec![Arc::new(UnicodeFunctionPlanner), Arc::new(AggregateFunctionPlanner)],
+            expression_planners: vec![
+                Arc::new(UnicodeFunctionPlanner),
+                Arc::new(AggregateFunctionPlanner),
+                Arc::new(DecimalPlanner::new()),
+            ],
             type_planner: Arc::new(FlinkTypes),
             relation_planners: vec![Arc::new(UnnestPlanner)],
         }
@@ -58,7 +62,7 @@ impl<'a> Relational<'a> {
         let planner = SqlToRel::new_with_options(self, parser_options());
         let mut query = query.clone();
         name_repeated_items(&mut query);
-        rewrite(&mut query);
+        rewrite(&mut query)?;
         let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query)))?;
         let plan =
             plan.transform_up(flatten::merge)?.data.transform_up(type_literals)?.data.transform_up(order_calls)?.data;

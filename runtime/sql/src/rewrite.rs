@@ -2,11 +2,12 @@
 //!
 //! Works on the syntax tree after it was validated, from the inside out; places are kept where the new node has one.
 
+use datafusion_common::{Result, plan_err};
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
     FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, Value, ValueWithSpan,
-    visit_expressions_mut,
+    visit_expressions, visit_expressions_mut,
 };
 use datafusion_sql::sqlparser::tokenizer::Span;
 use std::ops::ControlFlow;
@@ -47,14 +48,40 @@ pub(crate) fn replaced_names() -> impl Iterator<Item = &'static str> {
     PARTS.iter().chain(&SYNONYMS).map(|(name, _)| *name).chain(others)
 }
 
+/// How many nodes rewriting may add to a query: some calls stand for an expression that says its arguments twice, so
+/// that calls within calls grow as powers of two.
+const MOST_ADDED: usize = 20_000;
+
 /// Rewrites all expressions of a query.
-pub(crate) fn rewrite(query: &mut Query) {
-    let _: ControlFlow<()> = visit_expressions_mut(query, |expression| {
+///
+/// # Errors
+/// When it would grow too large.
+pub(crate) fn rewrite(query: &mut Query) -> Result<()> {
+    let mut added = 0;
+    let grown = visit_expressions_mut(query, |expression| {
         if let Some(other) = replacement(expression) {
+            added += size(&other).saturating_sub(size(expression));
             *expression = other;
         }
+        if added > MOST_ADDED { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match grown {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => plan_err!(
+            "COALESCE, IFNULL, NVL, GREATEST, LEAST or SIGN are nested too deeply: give the inner ones names in a query \
+             in FROM"
+        ),
+    }
+}
+
+/// How many nodes an expression has.
+fn size(expression: &Expr) -> usize {
+    let mut size = 0;
+    let _: ControlFlow<()> = visit_expressions(expression, |_: &Expr| {
+        size += 1;
         ControlFlow::Continue(())
     });
+    size
 }
 
 fn replacement(expression: &Expr) -> Option<Expr> {
@@ -77,9 +104,58 @@ fn replacement(expression: &Expr) -> Option<Expr> {
             arguments.extend(overlay_for.as_deref().cloned());
             Some(call("overlay", arguments))
         }
+        Expr::Like { negated, any, expr, pattern, escape_char } => {
+            let pattern = with_backslashes(pattern, escape_char.as_ref())?;
+            let (negated, any, expr) = (*negated, *any, expr.clone());
+            Some(Expr::Like { negated, any, expr, pattern: Box::new(pattern), escape_char: None })
+        }
         Expr::Function(function) => of_call(function),
         _ => None,
     }
+}
+
+/// A pattern of LIKE in which a backslash escapes, as DataFusion takes it; in Flink only what ESCAPE names does.
+fn with_backslashes(pattern: &Expr, escape: Option<&ValueWithSpan>) -> Option<Expr> {
+    match (constant(pattern), escape) {
+        (Some(pattern), None) => Some(text(&like_pattern(pattern, None)?)),
+        (Some(pattern), Some(escape)) => Some(text(&like_pattern(pattern, Some(escape_character(escape)?))?)),
+        (None, None) => Some(call("replace", vec![pattern.clone(), text("\\"), text("\\\\")])),
+        (None, Some(_)) => None,
+    }
+}
+
+/// A string that stands in the statement itself.
+pub(crate) fn constant(expression: &Expr) -> Option<&str> {
+    match expression {
+        Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) => Some(text),
+        Expr::Nested(inner) => constant(inner),
+        _ => None,
+    }
+}
+
+/// What ESCAPE names; `None` when it is not one character.
+pub(crate) fn escape_character(escape: &ValueWithSpan) -> Option<char> {
+    let Value::SingleQuotedString(text) = &escape.value else { return None };
+    let mut characters = text.chars();
+    characters.next().filter(|_| characters.next().is_none())
+}
+
+/// A pattern with backslashes in the place of its escape character; `None` when that stands before anything but `%`,
+/// `_` and itself.
+pub(crate) fn like_pattern(pattern: &str, escape: Option<char>) -> Option<String> {
+    let mut made = String::new();
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        let is_escaped = Some(character) == escape;
+        let meant = if is_escaped { characters.next()? } else { character };
+        match meant {
+            '%' | '_' if is_escaped => made.extend(['\\', meant]),
+            _ if is_escaped && Some(meant) != escape => return None,
+            '\\' => made.push_str("\\\\"),
+            other => made.push(other),
+        }
+    }
+    Some(made)
 }
 
 const fn is_unit(field: &DateTimeField) -> bool {

@@ -4,7 +4,7 @@
 //! immutable. A NULL argument gives NULL, unless a definition says otherwise. What can be wrong with a constant (a
 //! pattern, a unit of time) is found when the statement is planned.
 
-use arrow::array::{Array, ArrayRef, AsArray, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, TimeUnit};
 use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{
@@ -244,5 +244,35 @@ pub(super) fn rows<T>(
 
 /// The same, as a STRING column.
 pub(super) fn text_rows(columns: &[ArrayRef], value: impl FnMut(usize) -> Option<String>) -> Result<ArrayRef> {
-    Ok(Arc::new(rows(columns, value).collect::<StringArray>()))
+    text_rows_within(MOST_TEXT, columns, value)
+}
+
+/// Bytes of a STRING column, whose positions are 32 bits wide.
+const MOST_TEXT: usize = i32::MAX as usize;
+
+fn text_rows_within(most: usize, columns: &[ArrayRef], value: impl FnMut(usize) -> Option<String>) -> Result<ArrayRef> {
+    let mut made = StringBuilder::new();
+    for text in rows(columns, value) {
+        let all = made.values_slice().len() + text.as_ref().map_or(0, String::len);
+        if all > most {
+            return exec_err!("its values for one batch of rows are more than {most} bytes: make them shorter");
+        }
+        made.append_option(text);
+    }
+    Ok(Arc::new(made.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::Int64Array;
+
+    #[test]
+    fn a_column_of_texts_has_a_limit() {
+        let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(vec![1; 10]))];
+        let make = |most: usize| text_rows_within(most, &columns, |_| Some("x".repeat(5)));
+        assert_eq!(make(50).unwrap().len(), 10);
+        let error = make(49).unwrap_err().to_string();
+        assert!(error.contains("more than 49 bytes"), "{error}");
+    }
 }

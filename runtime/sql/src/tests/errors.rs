@@ -531,3 +531,34 @@ fn sinks_that_cannot_take_the_changes() {
         "table sink 'b' takes updates by key: declare a PRIMARY KEY",
     );
 }
+
+#[test]
+fn like_with_an_escape_character() {
+    use SqlErrorKind::{Invalid, Unsupported};
+    let of = |condition: &str| format!("INSERT INTO two SELECT app_id, url FROM page_views WHERE {condition}");
+    check(
+        Invalid,
+        &of("«url LIKE 'a!b' ESCAPE '!'"),
+        "in a pattern of LIKE, '!' may stand before %, _ and itself only",
+    );
+    check(Invalid, &of("«url LIKE 'a' ESCAPE 'ab'"), "ESCAPE takes one character, not 'ab'");
+    check(
+        Unsupported,
+        &of("«url LIKE app_id ESCAPE '!'"),
+        "ESCAPE with a pattern that is no constant is not supported yet",
+    );
+}
+
+#[test]
+fn calls_that_would_grow_without_bound() {
+    let nested = |call: &str, depth: usize| (0..depth).fold("ms".to_owned(), |inner, _| format!("{call}({inner}, 1)"));
+    for call in ["COALESCE", "GREATEST", "LEAST", "NVL"] {
+        let statement = format!("INSERT INTO log SELECT app_id, {} FROM page_views", nested(call, 30));
+        let error = mistake(&statement);
+        assert!(error.message.contains("are nested too deeply"), "{error}");
+    }
+    plan_text(&format!("{TABLES}INSERT INTO log SELECT app_id, {} FROM page_views", nested("COALESCE", 8))).unwrap();
+    // Each adds little where it is not repeated.
+    let last = (0..30).fold("ms".to_owned(), |inner, _| format!("COALESCE(ms, {inner})"));
+    plan_text(&format!("{TABLES}INSERT INTO log SELECT app_id, {last} FROM page_views")).unwrap();
+}

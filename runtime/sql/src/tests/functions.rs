@@ -108,3 +108,26 @@ fn null_gives_null() {
         assert_eq!(evaluate(call, true), Ok("NULL".to_owned()), "{call}");
     }
 }
+
+#[test]
+fn like_escapes_only_what_it_is_told_to() {
+    for (condition, value) in [
+        (r"'a\b' LIKE 'a\b'", "true"),
+        (r"'a\b' LIKE 'a\\b'", "false"),
+        (r"'a\xb' LIKE 'a\%'", "true"),
+        (r"'a%' LIKE 'a\%'", "false"),
+        (r"'a%' LIKE 'a\%' ESCAPE '\'", "true"),
+        (r"'ax' LIKE 'a\%' ESCAPE '\'", "false"),
+        ("'a%b' LIKE 'a!%b' ESCAPE '!'", "true"),
+        ("'axb' LIKE 'a!%b' ESCAPE '!'", "false"),
+        ("'a!b' LIKE 'a!!_' ESCAPE '!'", "true"),
+        ("'a_b' NOT LIKE 'a#_b' ESCAPE '#'", "false"),
+        (r"'a\_b' LIKE '_\!_b' ESCAPE '!'", "true"),
+        (r"'a\' || a LIKE 'a\' || a", "true"),
+        (r"a LIKE 'ab\' || '%'", "false"),
+    ] {
+        for folded in [false, true] {
+            assert_eq!(evaluate(condition, folded), Ok(value.to_owned()), "{condition}");
+        }
+    }
+}

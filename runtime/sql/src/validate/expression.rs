@@ -3,9 +3,10 @@
 use super::Validator;
 use crate::error::{SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, FunctionRefusal};
+use crate::rewrite;
 use datafusion_sql::sqlparser::ast::{
     BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
-    UnaryOperator, visit_expressions,
+    UnaryOperator, ValueWithSpan, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -71,7 +72,7 @@ impl Validator<'_> {
             | Expr::Interval(_)
             | Expr::Function(_)
             | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, .. }
-            | Expr::Like { any: false, .. }
+            | Expr::Like { any: false, escape_char: None, .. }
             | Expr::Cast { kind: CastKind::Cast | CastKind::TryCast, format: None, .. }
             | Expr::Extract { .. }
             | Expr::Overlay { .. }
@@ -80,6 +81,7 @@ impl Validator<'_> {
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
             Expr::BinaryOp { op, .. } => self.operator(op, at),
+            Expr::Like { any: false, pattern, escape_char: Some(escape), .. } => self.escape(pattern, escape, at),
             other => {
                 let name = name_of(other);
                 let word = name.split(' ').next().unwrap_or_default();
@@ -87,6 +89,21 @@ impl Validator<'_> {
                 self.refuse(name, at)
             }
         }
+    }
+
+    /// LIKE … ESCAPE.
+    fn escape(self, pattern: &Expr, escape: &ValueWithSpan, at: Location) -> Result<(), SqlError> {
+        let Some(pattern) = rewrite::constant(pattern) else {
+            return self.refuse("ESCAPE with a pattern that is no constant", at);
+        };
+        let Some(character) = rewrite::escape_character(escape) else {
+            return self.invalid(format!("ESCAPE takes one character, not {}", escape.value), at);
+        };
+        if rewrite::like_pattern(pattern, Some(character)).is_none() {
+            let message = format!("in a pattern of LIKE, '{character}' may stand before %, _ and itself only");
+            return self.invalid(message, at);
+        }
+        Ok(())
     }
 
     fn operator(self, operator: &BinaryOperator, at: Location) -> Result<(), SqlError> {
