@@ -262,6 +262,22 @@ reasons! {
     TakeoverDenied,
     /// Another job is to be taken over, and this one keeps no ledger.
     TakeoverWithoutStorage,
+    /// Staged output is not where it was staged.
+    CommitLost,
+    /// Staged output cannot be committed at the moment.
+    CommitRetried,
+    /// A commit has had no answer for a minute.
+    CommitUnanswered,
+    /// A sink with uncommitted output is gone from the program.
+    SinkMissing,
+    /// It is not known whether output of an earlier program is uncommitted.
+    StagedOutputUnknown,
+    /// What lost attempts have staged cannot be removed.
+    TransactionsLeftOpen,
+    /// Staged output without the ledger that tells what of it was committed.
+    HandlesWithoutLedger,
+    /// A sink commits with checkpoints, and the job takes none.
+    ExactlyOnceRefused,
     /// A generation runs that this operator never started.
     ForeignGeneration,
     /// What was to be restored is not there.
