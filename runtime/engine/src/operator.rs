@@ -85,7 +85,8 @@ pub struct RestoredList {
 /// What one operator is given at a restore; empty when it starts empty.
 #[derive(Debug, Clone, Default)]
 pub struct RestoredState {
-    /// Whether the job was restored at all: a source that starts without splits then knows which are new.
+    /// Whether the snapshot holds anything of this operator, of whichever subtask: a source that owns no splits then knows
+    /// whether it is new itself.
     pub restored: bool,
     /// Keyed state from every old subtask whose key groups overlap, of each in the order of its snapshot.
     pub keyed: Vec<RestoredKeyed>,

@@ -102,9 +102,7 @@ pub struct TaskDescription {
     pub inputs: Vec<InputChannel>,
     /// The output edges in the order of the graph; empty for a chain that ends with a sink.
     pub outputs: Vec<EdgeOutput>,
-    /// Whether the job was restored from a checkpoint.
-    pub restored: bool,
-    /// What each operator restores; operators that are not named start empty.
+    /// What each operator restores; operators that are not named start as new ones.
     pub state: BTreeMap<OperatorUid, RestoredState>,
     /// What was in flight on the input edges, to be read before anything new (B3).
     pub in_flight: Vec<RestoredChannel>,
@@ -305,8 +303,7 @@ impl Task {
     }
 
     fn open(&mut self, description: TaskDescription) -> Result<Running, TaskError> {
-        let TaskDescription { subtask, parallelism, max_parallelism, program, restored, mut state, clock, .. } =
-            description;
+        let TaskDescription { subtask, parallelism, max_parallelism, program, mut state, clock, .. } = description;
         let context = |uid: &OperatorUid| OperatorContext {
             uid: uid.clone(),
             subtask: subtask.index,
@@ -315,7 +312,10 @@ impl Task {
             max_parallelism,
             state_backend: description.state_backend.clone(),
         };
-        let mut restore = |uid: &OperatorUid| RestoredState { restored, ..state.remove(uid).unwrap_or_default() };
+        let mut restore = |uid: &OperatorUid| match state.remove(uid) {
+            Some(state) => RestoredState { restored: true, ..state },
+            None => RestoredState::default(),
+        };
         let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;
         chain.set_waker(&self.waker);
         chain.open(&context, &mut restore, (&self.waker, &clock, &description.identity))?;

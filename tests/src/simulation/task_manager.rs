@@ -56,7 +56,6 @@ enum Place {
 }
 
 struct Loading {
-    restored: bool,
     state: BTreeMap<OperatorUid, RestoredState>,
     in_flight: Vec<RestoredChannel>,
     missing: usize,

@@ -31,7 +31,6 @@ fn start(
         program,
         inputs,
         outputs,
-        restored: false,
         state: BTreeMap::new(),
         in_flight: Vec::new(),
         options: TaskOptions::default(),

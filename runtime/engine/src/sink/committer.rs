@@ -10,6 +10,13 @@ use sluice_protocol::state::Committable;
 use sluice_protocol::{JobId, OperatorUid, Run};
 use std::collections::BTreeMap;
 
+#[cfg(test)]
+mod tests;
+
+/// After so many of a sink's commits in a row that could not be done, the rest of its handles wait for the next pass: where a
+/// service does not answer, each would take its whole deadline while the other sinks wait.
+const FAILURES: u32 = 3;
+
 /// What a committer is made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitterContext {
@@ -72,23 +79,46 @@ impl CommitError {
     }
 }
 
-/// Commits handles, each by its sink's committer.
+/// Commits handles, each by its sink's committer. A sink that fails [`FAILURES`] times in a row is left alone for this time.
 #[must_use]
 pub fn commit_all(program: &Program, job: &JobId, handles: &[CommitHandle]) -> Vec<CommitOutcome> {
-    let mut committers: BTreeMap<OperatorUid, Result<Box<dyn Committer>, String>> = BTreeMap::new();
+    let mut sinks: BTreeMap<OperatorUid, Pass> = BTreeMap::new();
     let commit = |CommitHandle { sink, committable, .. }: &CommitHandle| {
-        let committer = committers.entry(sink.clone()).or_insert_with(|| committer_of(program, job, sink));
-        let place = |message: &dyn std::fmt::Display| format!("sink '{sink}': {message}");
-        match committer {
-            Err(message) => CommitOutcome::Retry(place(message)),
-            Ok(committer) => match committer.commit(committable) {
-                Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
-                Err(CommitError::Retriable(message)) => CommitOutcome::Retry(place(&message)),
-                Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
-            },
+        let new = || Pass { committer: committer_of(program, job, sink), failures: 0, last: String::new() };
+        match sinks.entry(sink.clone()).or_insert_with(new).commit(committable) {
+            CommitOutcome::Retry(message) => CommitOutcome::Retry(format!("sink '{sink}': {message}")),
+            outcome => outcome,
         }
     };
     handles.iter().map(commit).collect()
+}
+
+/// One sink while handles are committed.
+struct Pass {
+    committer: Result<Box<dyn Committer>, String>,
+    /// In a row.
+    failures: u32,
+    last: String,
+}
+
+impl Pass {
+    fn commit(&mut self, committable: &Committable) -> CommitOutcome {
+        let committer = match &mut self.committer {
+            Err(message) => return CommitOutcome::Retry(message.clone()),
+            Ok(_) if self.failures == FAILURES => return CommitOutcome::Retry(self.last.clone()),
+            Ok(committer) => committer,
+        };
+        let committed = committer.commit(committable);
+        self.failures = if matches!(committed, Err(CommitError::Retriable(_))) { self.failures + 1 } else { 0 };
+        match committed {
+            Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
+            Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
+            Err(CommitError::Retriable(message)) => {
+                self.last.clone_from(&message);
+                CommitOutcome::Retry(message)
+            }
+        }
+    }
 }
 
 /// Aborts what lost attempts left open in all transactional sinks; says why not all of it could be.

@@ -42,7 +42,6 @@ fn task(setup: Setup) -> Task {
         program: setup.program,
         inputs: setup.inputs,
         outputs: setup.outputs,
-        restored: setup.state.is_some(),
         state: setup.state.unwrap_or_default(),
         in_flight: Vec::new(),
         options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
@@ -366,6 +365,19 @@ fn collect(snapshot: TaskSnapshot, states: &mut States) {
         state.keyed.extend(keyed.iter().map(crate::testing::restored));
         state.splits.extend(splits);
     }
+}
+
+/// A bounded source would otherwise take what it finds for what was read before, and read nothing.
+#[test]
+fn a_source_that_is_new_in_a_restored_program_is_told_so() {
+    let (output, input) = channel(id(0, 0), 1 << 20);
+    let outputs = vec![EdgeOutput { partitioning: Partitioning::Forward, channels: vec![output] }];
+    let program = source_program(Numbers { splits: 1, rows: 10, keys: 10 });
+    let state = Some(BTreeMap::from([("another".into(), RestoredState::default())]));
+    let mut task = task(Setup { vertex: 0, index: 0, parallelism: 1, program, inputs: Vec::new(), outputs, state });
+    settle(&mut task, 0);
+    assert_eq!(names(&task.take_events()), ["running", "finished"]);
+    assert!(!input.is_empty());
 }
 
 #[test]

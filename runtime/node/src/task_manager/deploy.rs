@@ -59,7 +59,6 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
             program: program.clone(),
             inputs: wiring.inputs.remove(&task.subtask).unwrap_or_default(),
             outputs: wiring.outputs.remove(&task.subtask).unwrap_or_default(),
-            restored: task.restore.is_some(),
             state: BTreeMap::new(),
             in_flight: Vec::new(),
             state_backend: equipment.state_backend.clone(),

@@ -186,7 +186,6 @@ fn assemble(
     let mut state: BTreeMap<OperatorUid, RestoredState> = BTreeMap::new();
     for operator in &restore.operators {
         let restored = state.entry(operator.uid.clone()).or_default();
-        restored.restored = true;
         for keyed in &operator.keyed {
             if keyed.key_groups.intersection(own).is_empty() {
                 continue;

@@ -249,9 +249,7 @@ impl Job {
             return;
         }
         let mut channels = Channels::of(&self.program);
-        let restored = self.restored.take();
-        let was_restored = restored.is_some();
-        let mut states = restored.unwrap_or_default();
+        let mut states = self.restored.take().unwrap_or_default();
         for (vertex, program) in self.program.graph.vertices.iter().zip(&self.program.vertices) {
             for index in (0..vertex.parallelism).map(SubtaskIndex) {
                 let subtask = SubtaskId { vertex: vertex.id, index };
@@ -264,7 +262,6 @@ impl Job {
                     program: program.clone(),
                     inputs: channels.inputs.remove(&subtask).unwrap_or_default(),
                     outputs: channels.outputs(&self.program.graph, subtask),
-                    restored: was_restored,
                     state: state.operators,
                     in_flight: state.in_flight,
                     options: TaskOptions { batch_rows: 64, ..TaskOptions::default() },

@@ -110,10 +110,9 @@ impl TaskManager {
     }
 
     pub(super) fn load(&mut self, run: Run, subtask: SubtaskId, restore: Option<SubtaskState>) -> Loading {
-        let restored = restore.is_some();
         let parallelism = self.setup.program.graph.vertices[subtask.vertex.0 as usize].parallelism;
         let source = self.setup.program.vertices[subtask.vertex.0 as usize].source.clone();
-        let mut loading = Loading { restored, state: BTreeMap::new(), in_flight: vec![], missing: 0 };
+        let mut loading = Loading { state: BTreeMap::new(), in_flight: vec![], missing: 0 };
         let SubtaskState { operators, in_flight } = restore.unwrap_or_default();
         for mut handle in in_flight {
             let StateData::Inline { bytes } = std::mem::replace(&mut handle.data, StateData::Inline { bytes: vec![] })
@@ -195,7 +194,6 @@ impl TaskManager {
                     .into_iter()
                     .map(|(_, edge)| edge)
                     .collect(),
-                restored: loading.restored,
                 state: loading.state,
                 in_flight: loading.in_flight,
                 options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20), ..TaskOptions::default() },

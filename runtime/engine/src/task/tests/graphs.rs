@@ -231,7 +231,6 @@ impl Graph {
                 program: program.vertices[subtask.vertex.0 as usize].clone(),
                 inputs: inputs.remove(&subtask).unwrap_or_default(),
                 outputs: outputs.remove(&subtask).unwrap_or_default(),
-                restored: restore.is_some(),
                 state: restore.map(|checkpoint| checkpoint.states.clone()).unwrap_or_default(),
                 in_flight: restore.map_or_else(Vec::new, |checkpoint| checkpoint.in_flight_of(&program, subtask)),
                 options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },

@@ -164,7 +164,6 @@ impl Example {
         let channels = pairs.iter().map(|(_, input)| input.watch()).collect();
         let [(ae, ea), (ao, oa), (be, eb), (bo, ob)] = pairs;
         let edge = |channels| vec![EdgeOutput { partitioning: Partitioning::Hash { keys: vec![0] }, channels }];
-        let restored = restore.is_some();
         let Checkpoint { states, in_flight } = restore.unwrap_or_default();
         let make = |vertex, index, program: &VertexProgram, inputs, outputs| {
             let to_it = in_flight.iter().filter(|share| vertex == 1 && share.channel.to.0 == index);
@@ -183,7 +182,6 @@ impl Example {
                 program: program.clone(),
                 inputs,
                 outputs,
-                restored,
                 state: states.clone(),
                 in_flight: to_it.map(read_back).collect(),
                 options: TaskOptions { buffer_timeout: TimeSpan(0), ..TaskOptions::default() },
