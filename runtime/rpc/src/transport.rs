@@ -106,6 +106,17 @@ struct Watched {
     problem: LastProblem,
 }
 
+impl Watched {
+    /// A server that refuses closes at once, and the next write fails; what it has said before lies there to be read.
+    fn read_refusal(&mut self, context: &mut Context<'_>) {
+        let mut space = [0; 64];
+        let mut buffer = ReadBuf::new(&mut space);
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            self.problem.note(&error);
+        }
+    }
+}
+
 impl AsyncRead for Watched {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, problem } = self.get_mut();
@@ -119,11 +130,21 @@ impl AsyncRead for Watched {
 
 impl AsyncWrite for Watched {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let watched = self.get_mut();
+        let written = Pin::new(&mut watched.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Err(_))) {
+            watched.read_refusal(context);
+        }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+        let watched = self.get_mut();
+        let flushed = Pin::new(&mut watched.stream).poll_flush(context);
+        if matches!(flushed, Poll::Ready(Err(_))) {
+            watched.read_refusal(context);
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
