@@ -104,9 +104,11 @@ impl Watched {
     /// Seconds until the status tells, and until there is output again.
     async fn kill_task_manager(&mut self) -> Result<(f64, f64)> {
         let before = self.steady().await?;
-        let old = self.job.pods("taskmanager")?;
+        let busy = self.job.pods("taskmanager")?;
+        // Those of earlier rounds too, whose logs are still there.
+        let old = self.pods.list(&task_managers()).await?.iter().map(|pod| pod.name_any()).collect();
         let killed = Instant::now();
-        self.job.kill_pods(&old.iter().map(String::as_str).collect::<Vec<_>>())?;
+        self.job.kill_pods(&busy.iter().map(String::as_str).collect::<Vec<_>>())?;
         let output = tokio::spawn(wait_for_output(self.pods.clone(), old, killed));
         let (told, _) = self.wait("the failure", |status| status["failures"] != before["failures"]).await?;
         let output = output.await??;
@@ -125,13 +127,17 @@ impl Watched {
     }
 }
 
+fn task_managers() -> ListParams {
+    ListParams::default().labels("app.kubernetes.io/component=taskmanager")
+}
+
 fn since(from: Instant, to: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64()
 }
 
 /// When a TaskManager that is none of the old ones has printed a row.
 async fn wait_for_output(pods: Api<Pod>, old: Vec<String>, killed: Instant) -> Result<Instant> {
-    let labels = ListParams::default().labels("app.kubernetes.io/component=taskmanager");
+    let labels = task_managers();
     loop {
         ensure!(killed.elapsed() < DEADLINE, "no output within {DEADLINE:?}");
         for pod in pods.list(&labels).await?.iter().filter(|pod| !old.contains(&pod.name_any())) {
