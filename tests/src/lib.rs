@@ -5,7 +5,7 @@
 //!   slow sink.
 
 // A test's helper panics: that is how a test fails.
-#![expect(clippy::expect_used, clippy::print_stdout, reason = "helpers of tests")]
+#![expect(clippy::expect_used, clippy::print_stdout, clippy::print_stderr, reason = "helpers of tests")]
 
 pub mod backpressure;
 pub mod harness;

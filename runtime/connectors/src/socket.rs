@@ -9,6 +9,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+use crate::json::decode::JsonDecoder;
 use crate::json::options::{self as json, JsonOptions};
 use crate::options::{Known, Options};
 use arrow::datatypes::{DataType, SchemaRef};
@@ -102,7 +103,14 @@ fn raw(options: &Options<'_>) -> Result<Format, TableError> {
 
 impl SourceFactory for SocketSourceFactory {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
-        Ok(Box::new(reader::SocketReader::new(Arc::clone(&self.options))))
+        let decoder = match self.options.format {
+            Format::Raw => None,
+            Format::Json(format) => {
+                let decoder = JsonDecoder::new(Arc::clone(&self.options.schema), format);
+                Some(decoder.map_err(|error| TaskError::Internal(error.to_string()))?)
+            }
+        };
+        Ok(Box::new(reader::SocketReader::new(Arc::clone(&self.options), decoder)))
     }
 
     fn schema(&self) -> SchemaRef {

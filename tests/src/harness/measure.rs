@@ -3,7 +3,7 @@
 use super::{sluice_binary, unique};
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Processor, cores, memory and kernel in one line.
@@ -88,4 +88,29 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 /// Sleeps a little between two looks.
 pub fn pause() {
     std::thread::sleep(Duration::from_millis(5));
+}
+
+/// Names of figures, and what prints them.
+pub type Figure = (&'static [&'static str], fn() -> Result<()>);
+
+/// Prints those that the command line names, or all; fails when one could not be measured.
+#[must_use]
+pub fn print_wanted(figures: &[Figure]) -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let names: Vec<&str> = figures.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+    let mut code = ExitCode::SUCCESS;
+    for unknown in wanted.iter().filter(|name| !names.contains(&name.as_str())) {
+        eprintln!("no figure '{unknown}' here; there are: {}", names.join(", "));
+        code = ExitCode::FAILURE;
+    }
+    println!("# {}", machine());
+    for (names, print) in figures {
+        if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
+            && let Err(error) = print()
+        {
+            eprintln!("{}: {error:#}", names.join(", "));
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
 }

@@ -1,7 +1,6 @@
 //! How long people wait on a cluster after a process died: until the status says so, until the job runs again, until its
 //! results come again. What the restart strategy waits by itself is subtracted from the last two.
 
-use crate::setting::median;
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use sluice_crds::StreamJob;
 use sluice_e2e::job::{Job, checkpoint};
 use sluice_e2e::{Cluster, Namespace, apply, counting};
+use sluice_tests::harness::measure::median;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -48,9 +48,9 @@ async fn measure(cluster: &Cluster, namespace: &Namespace) -> Result<()> {
         output.push(seconds_output);
         running.push(watched.kill_job_manager().await?);
     }
-    println!("failure_to_status_seconds {:.2} s", median(&mut told));
-    println!("taskmanager_kill_to_output_seconds {:.2} s", median(&mut output));
-    println!("jobmanager_kill_to_running_seconds {:.2} s", median(&mut running));
+    println!("failure_to_status_seconds {:.2} s", median(told.clone()));
+    println!("taskmanager_kill_to_output_seconds {:.2} s", median(output.clone()));
+    println!("jobmanager_kill_to_running_seconds {:.2} s", median(running.clone()));
     println!("# each: {told:.2?}, {output:.2?}, {running:.2?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 //!
 //! The controller under measurement is a process beside the cluster, of the build that the images carry.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints figures")]
+#![expect(clippy::print_stdout, reason = "a program that prints figures")]
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "figures")]
 
 mod latency;
@@ -11,11 +11,8 @@ mod memory;
 mod setting;
 mod thousand;
 
-use anyhow::Result;
+use sluice_tests::harness::measure::{Figure, print_wanted};
 use std::process::ExitCode;
-
-/// Figures' names, and what prints them.
-type Figure = (&'static [&'static str], fn() -> Result<()>);
 
 const FIGURES: &[Figure] = &[
     (&["controller_rss_mb"], memory::print),
@@ -35,18 +32,6 @@ const FIGURES: &[Figure] = &[
     ),
 ];
 
-/// Fails when a wanted figure could not be measured.
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let mut code = ExitCode::SUCCESS;
-    println!("# {}", sluice_tests::harness::measure::machine());
-    for (names, print) in FIGURES {
-        if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
-            && let Err(error) = print()
-        {
-            eprintln!("{}: {error:#}", names.join(", "));
-            code = ExitCode::FAILURE;
-        }
-    }
-    code
+    print_wanted(FIGURES)
 }

@@ -82,8 +82,3 @@ pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
     let last = values.len().saturating_sub(1);
     values.get((last as f64 * part).ceil() as usize).copied().unwrap_or(f64::NAN)
 }
-
-/// The median.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    percentile(values, 0.5)
-}

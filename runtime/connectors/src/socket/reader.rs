@@ -1,7 +1,7 @@
 //! The subtask: lines to rows.
 
 use super::connection::{Connection, Received};
-use super::{Format, SPLIT, SocketOptions};
+use super::{SPLIT, SocketOptions};
 use crate::json::decode::JsonDecoder;
 use arrow::array::{RecordBatch, StringBuilder};
 use sluice_engine::batch::Batch;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 /// A subtask's reader; only the first one is connected.
 pub(super) struct SocketReader {
     options: Arc<SocketOptions>,
+    /// Of lines that are JSON; the others are the value of the only column.
+    decoder: Option<JsonDecoder>,
     connection: Option<Connection>,
     /// Lines that came and are not rows yet.
     waiting: VecDeque<Vec<u8>>,
@@ -24,8 +26,8 @@ pub(super) struct SocketReader {
 }
 
 impl SocketReader {
-    pub(super) const fn new(options: Arc<SocketOptions>) -> Self {
-        Self { options, connection: None, waiting: VecDeque::new(), has_ended: false, taken: 0 }
+    pub(super) const fn new(options: Arc<SocketOptions>, decoder: Option<JsonDecoder>) -> Self {
+        Self { options, decoder, connection: None, waiting: VecDeque::new(), has_ended: false, taken: 0 }
     }
 
     /// Fetches lines until there are enough, or no more for now.
@@ -45,26 +47,15 @@ impl SocketReader {
         let first = self.taken + 1;
         self.taken += i64::try_from(count).unwrap_or(0);
         let lines = (first..).zip(self.waiting.drain(..count));
-        match self.options.format {
-            Format::Raw => raw(&self.options, lines).map(Some),
-            Format::Json(format) => {
-                let internal = |error: arrow::error::ArrowError| TaskError::Internal(error.to_string());
-                let mut decoder = JsonDecoder::new(Arc::clone(&self.options.schema), format).map_err(internal)?;
-                lines.for_each(|(number, line)| decoder.push((0, number), &line));
-                decoder.finish().map_err(|bad| {
-                    TaskError::BadData(format!(
-                        "table '{}': line {} of {}:{} cannot be read as JSON: {}. It begins: {}. Skip such lines with \
-                         'json.ignore-parse-errors' = 'true'",
-                        self.options.table,
-                        bad.place.1,
-                        self.options.hostname,
-                        self.options.port,
-                        bad.reason,
-                        bad.excerpt
-                    ))
-                })
-            }
-        }
+        let Some(decoder) = &mut self.decoder else { return raw(&self.options, lines).map(Some) };
+        lines.for_each(|(number, line)| decoder.push((0, number), &line));
+        decoder.finish().map_err(|bad| {
+            TaskError::BadData(format!(
+                "table '{}': line {} of {}:{} cannot be read as JSON: {}. It begins: {}. Skip such lines with \
+                 'json.ignore-parse-errors' = 'true'",
+                self.options.table, bad.place.1, self.options.hostname, self.options.port, bad.reason, bad.excerpt
+            ))
+        })
     }
 }
 

@@ -177,23 +177,16 @@ impl Shard {
 
     #[inline]
     pub(super) fn encoded_key(&mut self, hash: u64, key: &[u8]) -> &mut Entry {
-        let (rows, arena, width) = (&mut self.rows, &mut self.arena, self.width);
-        let found = self.index.entry(
-            spread(hash),
-            |entry| arena.get(rows.get(width, entry.row)[0]) == key,
-            |entry| spread(key_group::hash(arena.get(rows.get(width, entry.row)[0]))),
-        );
-        match found {
-            hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
-            hash_table::Entry::Vacant(vacant) => {
-                let row = rows.push(width, arena.push(key));
-                vacant.insert(Entry { row, slot: u32::MAX }).into_mut()
-            }
-        }
+        self.encoded_entry(hash, key, None)
     }
 
     /// As [`Self::encoded_key`], of a table with prefixes: the prefix hashes so and has so many bytes.
     pub(super) fn prefixed_key(&mut self, hash: u64, key: &[u8], group_hash: u64, prefix: u32) -> &mut Entry {
+        self.encoded_entry(hash, key, Some((group_hash, prefix)))
+    }
+
+    #[inline]
+    fn encoded_entry(&mut self, hash: u64, key: &[u8], group: Option<(u64, u32)>) -> &mut Entry {
         let (rows, arena, width) = (&mut self.rows, &mut self.arena, self.width);
         let found = self.index.entry(
             spread(hash),
@@ -204,7 +197,7 @@ impl Shard {
             hash_table::Entry::Occupied(occupied) => occupied.into_mut(),
             hash_table::Entry::Vacant(vacant) => {
                 let row = rows.push(width, arena.push(key));
-                if let Some(links) = &mut self.links {
+                if let (Some((group_hash, prefix)), Some(links)) = (group, &mut self.links) {
                     let begins = &key[..prefix as usize];
                     let is_same = |other: u32| arena.get(rows.get(width, other)[0]).starts_with(begins);
                     links.push(group_hash, prefix, is_same);

@@ -294,25 +294,36 @@ fn floor(unit: &str, time: NaiveDateTime) -> Option<NaiveDateTime> {
     Some(day.and_time(NaiveTime::MIN))
 }
 
+/// How long a unit is: months have no fixed number of seconds.
+enum Length {
+    Months(i64),
+    Seconds(i64),
+}
+
+fn length(unit: &str) -> Option<Length> {
+    Some(match unit {
+        "YEAR" => Length::Months(12),
+        "QUARTER" => Length::Months(3),
+        "MONTH" => Length::Months(1),
+        "WEEK" => Length::Seconds(604_800),
+        "DAY" => Length::Seconds(86_400),
+        "HOUR" => Length::Seconds(3600),
+        "MINUTE" => Length::Seconds(60),
+        "SECOND" => Length::Seconds(1),
+        _ => return None,
+    })
+}
+
 /// A time that many units later; the last day of a month where the day does not exist.
 fn stepped(unit: &str, steps: i64, time: NaiveDateTime) -> Option<NaiveDateTime> {
-    let months = |each: i64| {
-        let months = steps.checked_mul(each)?;
-        let count = Months::new(u32::try_from(months.unsigned_abs()).ok()?);
-        if months < 0 { time.checked_sub_months(count) } else { time.checked_add_months(count) }
-    };
-    let seconds = match unit {
-        "YEAR" => return months(12),
-        "QUARTER" => return months(3),
-        "MONTH" => return months(1),
-        "WEEK" => 604_800,
-        "DAY" => 86_400,
-        "HOUR" => 3600,
-        "MINUTE" => 60,
-        "SECOND" => 1,
-        _ => return None,
-    };
-    time.checked_add_signed(TimeDelta::try_seconds(steps.checked_mul(seconds)?)?)
+    match length(unit)? {
+        Length::Months(each) => {
+            let months = steps.checked_mul(each)?;
+            let count = Months::new(u32::try_from(months.unsigned_abs()).ok()?);
+            if months < 0 { time.checked_sub_months(count) } else { time.checked_add_months(count) }
+        }
+        Length::Seconds(each) => time.checked_add_signed(TimeDelta::try_seconds(steps.checked_mul(each)?)?),
+    }
 }
 
 /// Whole units from the first time to the second.
@@ -330,18 +341,10 @@ fn timestamp_diff(columns: &[ArrayRef]) -> Result<ArrayRef> {
 }
 
 fn units_between(unit: &str, from: NaiveDateTime, to: NaiveDateTime) -> Option<i64> {
-    let seconds = match unit {
-        "YEAR" => return Some(months_between(from, to) / 12),
-        "QUARTER" => return Some(months_between(from, to) / 3),
-        "MONTH" => return Some(months_between(from, to)),
-        "WEEK" => 604_800,
-        "DAY" => 86_400,
-        "HOUR" => 3600,
-        "MINUTE" => 60,
-        "SECOND" => 1,
-        _ => return None,
-    };
-    Some(to.signed_duration_since(from).num_seconds() / seconds)
+    Some(match length(unit)? {
+        Length::Months(each) => months_between(from, to) / each,
+        Length::Seconds(each) => to.signed_duration_since(from).num_seconds() / each,
+    })
 }
 
 fn months_between(from: NaiveDateTime, to: NaiveDateTime) -> i64 {

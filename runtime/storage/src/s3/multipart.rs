@@ -3,7 +3,8 @@
 //! The key is decided when the parts are put together, by the same condition as a small put. An upload that fails
 //! is aborted as well as that can be done; what a dead process leaves unfinished is swept by its job (K6).
 
-use super::S3Store;
+use super::failure::Place;
+use super::{Refusal, S3Store};
 use crate::staging::Committed;
 use crate::{ObjectStore, PutOutcome, StoreFailure, UnfinishedUpload};
 use aws_sdk_s3::primitives::ByteStream;
@@ -93,6 +94,26 @@ impl S3Store {
         }
     }
 
+    /// `if_none_match` as the header of that name.
+    async fn send_completion(
+        &self,
+        place: Place<'_>,
+        upload: &str,
+        parts: Vec<CompletedPart>,
+        if_none_match: Option<&str>,
+    ) -> Result<Result<(), Refusal>, StoreFailure> {
+        let deadline = self.deadlines.attempt + std::time::Duration::from_millis(100 * parts.len() as u64);
+        let request = self
+            .client
+            .complete_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(place.key))
+            .upload_id(upload)
+            .set_if_none_match(if_none_match.map(str::to_owned))
+            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build());
+        Ok(self.within(place, deadline, request.send()).await?.map(drop))
+    }
+
     async fn complete_upload(
         &self,
         key: &str,
@@ -100,16 +121,7 @@ impl S3Store {
         parts: Vec<CompletedPart>,
     ) -> Result<PutOutcome, StoreFailure> {
         let place = self.place("complete the upload of", key);
-        let deadline = self.deadlines.attempt + std::time::Duration::from_millis(100 * parts.len() as u64);
-        let request = self
-            .client
-            .complete_multipart_upload()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .upload_id(upload)
-            .if_none_match("*")
-            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build());
-        match self.within(place, deadline, request.send()).await? {
+        match self.send_completion(place, upload, parts, Some("*")).await? {
             Ok(_) => Ok(PutOutcome::Created),
             Err(refusal) if refusal.is_taken() => Ok(PutOutcome::Exists),
             Err(refusal) => Err(place.failure(&refusal)),
@@ -149,15 +161,7 @@ impl S3Store {
         };
         let parts: Vec<_> = tags.iter().enumerate().map(number).collect();
         let place = self.place("complete the upload of", key);
-        let deadline = self.deadlines.attempt + std::time::Duration::from_millis(100 * parts.len() as u64);
-        let request = self
-            .client
-            .complete_multipart_upload()
-            .bucket(&self.bucket)
-            .key(self.full_key(key))
-            .upload_id(upload.unwrap_or_default())
-            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build());
-        match self.within(place, deadline, request.send()).await? {
+        match self.send_completion(place, upload.unwrap_or_default(), parts, None).await? {
             Ok(_) => Ok(Committed::Now),
             Err(refusal) if refusal.is_no_upload() => {
                 let is_there = ObjectStore::head(self, key).await?.is_some();

@@ -4,7 +4,7 @@
 //! "Per core" means per CPU second (user and system) of the job's processes, so that a shared or slow machine
 //! changes little. Ratios are taken within one run, the two sides in turn.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, clippy::expect_used, reason = "a program that prints figures")]
+#![expect(clippy::print_stdout, clippy::expect_used, reason = "a program that prints figures")]
 
 mod backpressure;
 mod data_plane;
@@ -17,11 +17,8 @@ mod recovery;
 mod start;
 mod state;
 
-use anyhow::Result;
+use sluice_tests::harness::measure::{Figure, print_wanted};
 use std::process::ExitCode;
-
-/// A figure's name, and what prints it.
-type Figure = (&'static [&'static str], fn() -> Result<()>);
 
 const FIGURES: &[Figure] = &[
     (
@@ -49,26 +46,6 @@ const FIGURES: &[Figure] = &[
     (&["disk_state_rss_mb"], state::print_disk),
 ];
 
-/// Fails when a wanted figure could not be measured.
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let mut code = ExitCode::SUCCESS;
-    for unknown in wanted.iter().filter(|name| !FIGURES.iter().any(|(names, _)| names.contains(&name.as_str()))) {
-        eprintln!("no figure '{unknown}' here; there are: {}", names().join(", "));
-        code = ExitCode::FAILURE;
-    }
-    println!("# {}", sluice_tests::harness::measure::machine());
-    for (names, print) in FIGURES {
-        if (wanted.is_empty() || names.iter().any(|name| wanted.iter().any(|other| other == name)))
-            && let Err(error) = print()
-        {
-            eprintln!("{}: {error:#}", names.join(", "));
-            code = ExitCode::FAILURE;
-        }
-    }
-    code
-}
-
-fn names() -> Vec<&'static str> {
-    FIGURES.iter().flat_map(|(names, _)| names.iter().copied()).collect()
+    print_wanted(FIGURES)
 }
