@@ -191,6 +191,15 @@ impl SnapshotWriter for OperatorState {
     }
 }
 
+/// How far an operator has come with what a watermark or a timer makes due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing is due any more.
+    Done,
+    /// More is due than was worth doing at once (B4): the same call comes again, before any row.
+    More,
+}
+
 /// One operator of one subtask.
 pub trait Operator: Send {
     /// Told before [`Operator::open`] by what clock rows expire.
@@ -220,6 +229,41 @@ pub trait Operator: Send {
             return self.process(batch, out);
         }
         Err(TaskError::BadProgram(format!("an edge leads to input {input} of an operator that has one input, 0")))
+    }
+
+    /// No row with a time at or before `watermark` (milliseconds since 1970) is to come: what waited for that is due. Such a
+    /// row that comes all the same is late.
+    ///
+    /// - Called when the minimum over the operator's active inputs has risen, and first of all, before any row, with
+    ///   `i64::MIN`: what a snapshot between two slices left due is then emitted (B4). It may be less than what the operator
+    ///   has restored, which then counts: an operator keeps its watermark in its state, per range of key groups, and goes
+    ///   by the higher one (W1).
+    /// - `i64::MAX`: all inputs have ended, also by a drain; everything is due. A job that stops without a drain never
+    ///   calls it.
+    /// - [`Progress::More`]: called again with the same watermark when the outputs have room (B4). A snapshot may be taken
+    ///   in between; it holds the new watermark and what is still due.
+    /// - The watermark is passed on after [`Progress::Done`], behind everything that was emitted.
+    ///
+    /// # Errors
+    /// As [`Operator::process`].
+    fn watermark(&mut self, watermark: i64, out: &mut dyn Collector) -> Result<Progress, TaskError> {
+        let _ = (watermark, out);
+        Ok(Progress::Done)
+    }
+
+    /// When [`Operator::on_timer`] is to be called, by the clock of [`Operator::set_clock`]; asked after each call of the
+    /// others.
+    fn next_timer(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// The time of [`Operator::next_timer`] has come. [`Progress`] as for [`Operator::watermark`].
+    ///
+    /// # Errors
+    /// As [`Operator::process`].
+    fn on_timer(&mut self, now: Timestamp, out: &mut dyn Collector) -> Result<Progress, TaskError> {
+        let _ = (now, out);
+        Ok(Progress::Done)
     }
 
     /// Emits what lingers: before a barrier, after the buffer timeout, and at the end of input (B1).
