@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::services;
+use crate::{process, services};
 use suites::{SUITES, Suite};
 
 #[derive(clap::Args)]
@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
 pub(crate) struct Run {
     /// The set is complete and the machine is ours.
     pub(crate) ci: bool,
+    /// What each program of the suite may take at most: who hangs is ended and named.
+    pub(crate) deadline: Duration,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ struct Tally {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let run = Run { ci: std::env::var("CI").is_ok_and(|value| value == "true") };
+    let run = Run { ci: std::env::var("CI").is_ok_and(|value| value == "true"), deadline: Duration::ZERO };
     let chosen = choose(&arguments.suites)?;
     if arguments.list {
         chosen.iter().for_each(|suite| list(suite));
@@ -95,7 +97,7 @@ fn run_suite(run: Run, suite: &Suite, tally: &mut Tally) -> Result<()> {
     }
     println!("\n=== {}: {} (budget {})", suite.name, suite.what, minutes(suite.budget()));
     let begin = Instant::now();
-    let result = (suite.run)(run);
+    let result = (suite.run)(Run { deadline: suite.deadline(), ..run });
     let taken = begin.elapsed();
     if let Err(error) = result {
         tally.failed += 1;
@@ -128,6 +130,7 @@ fn remove_services_when_interrupted(run: Run) -> Result<()> {
         });
         if signalled.is_ok() {
             eprintln!("interrupted: removing services");
+            process::end_running();
             services::remove_all();
             if run.ci {
                 services::remove_testbed();

@@ -3,7 +3,11 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
+/// What the clock of each seed begins with, as in `libc.c`: 2026-01-01T00:00:00Z.
+const BEGIN: u64 = 1_767_225_600;
 /// Set in a process that has the library.
 const MARK: &str = "SLUICE_SIM_CLOCK";
 
@@ -12,11 +16,16 @@ pub(crate) fn with_clock(name: &str, work: impl FnOnce()) {
     if std::env::var_os(MARK).is_some() {
         return work();
     }
-    let library = compile();
     let mut command = Command::new(std::env::current_exe().expect("the test's own program"));
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
-    command.env("LD_PRELOAD", &library).env(MARK, "1");
+    command.env("LD_PRELOAD", library()).env(MARK, "1");
     assert!(command.status().expect("the test starts again").success(), "{name} failed; what it says stands above");
+}
+
+/// The compiled library: of this process alone, and made once, so that no test loads what another still writes.
+fn library() -> &'static PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(compile)
 }
 
 fn compile() -> PathBuf {
@@ -30,9 +39,21 @@ fn compile() -> PathBuf {
     library
 }
 
+/// Without the library a seed would wait in real time, for days.
+#[expect(clippy::disallowed_methods, reason = "it is this clock that is asked whether it is the simulated one")]
+fn assert_that_clock_leaps() {
+    let simulated = SystemTime::UNIX_EPOCH + Duration::from_secs(BEGIN);
+    assert_eq!(
+        SystemTime::now(),
+        simulated,
+        "the library that simulates the clock was not loaded: see the linker's error above"
+    );
+}
+
 /// Runs `work` in the thread of a seed.
 pub(crate) fn in_thread<T: Send + 'static>(seed: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::Builder::new().name(format!("seed-{seed}")).spawn(move || {
+        assert_that_clock_leaps();
         fastrand::seed(seed);
         work()
     });

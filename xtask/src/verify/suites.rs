@@ -13,6 +13,9 @@ use super::{Run, charts, targets, workflows};
 use crate::services::{self, Environment, Kafka, S3, Testbed};
 use crate::{generate, process, workspace};
 
+/// What all tests on a cluster may take in their long form.
+const SOAK_DEADLINE: Duration = Duration::from_secs(6 * 60 * 60);
+
 /// One step of `cargo verify`.
 pub(crate) struct Suite {
     /// What `--suite` calls it.
@@ -30,6 +33,11 @@ pub(crate) struct Suite {
 impl Suite {
     pub(crate) fn budget(&self) -> Duration {
         Duration::from_secs(self.budget_seconds)
+    }
+
+    /// Twice its budget, and what a compilation of everything takes on a machine of that size.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.budget() * 2 + Duration::from_secs(20 * 60)
     }
 
     /// What it can't run without here.
@@ -67,27 +75,21 @@ pub(crate) const SUITES: [Suite; 11] = [
         needs: &[Requirement::Go],
         run: |_| workflows::run(),
     },
-    Suite { name: "clippy", what: "no lint is broken", budget_seconds: 120, needs: &[], run: |_| clippy() },
-    Suite {
-        name: "unit",
-        what: "tests of one crate, without services",
-        budget_seconds: 420,
-        needs: &[],
-        run: |_| unit(),
-    },
+    Suite { name: "clippy", what: "no lint is broken", budget_seconds: 120, needs: &[], run: clippy },
+    Suite { name: "unit", what: "tests of one crate, without services", budget_seconds: 420, needs: &[], run: unit },
     Suite {
         name: "simulation",
         what: "thousands of seeded runs with faults",
         budget_seconds: 240,
         needs: &[],
-        run: |_| simulation(),
+        run: simulation,
     },
     Suite {
         name: "services",
         what: "connectors and processes, with a real broker and S3 server",
         budget_seconds: 300,
         needs: &requirements::SERVICES,
-        run: |_| with_services(),
+        run: with_services,
     },
     Suite { name: "image", what: "images are built", budget_seconds: 60, needs: &[], run: |_| image() },
     Suite {
@@ -114,34 +116,35 @@ fn generated() -> Result<()> {
     generate::run(&generate::Arguments { check: true })
 }
 
-fn clippy() -> Result<()> {
+fn clippy(run: Run) -> Result<()> {
     let mut command = workspace::cargo("clippy");
     command.args(["--workspace", "--all-targets", "--profile", workspace::PROFILE, "--", "-D", "warnings"]);
-    process::run(command)
+    process::run_within(run.deadline, command)
 }
 
-fn unit() -> Result<()> {
+fn unit(run: Run) -> Result<()> {
     let mut command = workspace::cargo("test");
     command.args(["--workspace", "--profile", workspace::PROFILE, "--lib", "--bins"]);
     for target in targets::find()?.plain {
         command.args(["--test", &target]);
     }
-    process::run(command)?;
-    process::run(workspace::cargo("test").args(["--workspace", "--profile", workspace::PROFILE, "--doc"]))
+    process::run_within(run.deadline, command)?;
+    let mut examples = workspace::cargo("test");
+    process::run_within(run.deadline, examples.args(["--workspace", "--profile", workspace::PROFILE, "--doc"]))
 }
 
-fn simulation() -> Result<()> {
-    process::run(test(&targets::find()?.simulation)?.args(["--", "--nocapture"]))
+fn simulation(run: Run) -> Result<()> {
+    process::run_within(run.deadline, test(&targets::find()?.simulation)?.args(["--", "--nocapture"]))
 }
 
-fn with_services() -> Result<()> {
+fn with_services(run: Run) -> Result<()> {
     workspace::build_programs()?;
     let _lock = services::lock()?;
     let (kafka, s3) = (Kafka::start(false)?, S3::start(false)?);
     let mut environment = services::programs()?;
     environment.extend(kafka.environment());
     environment.extend(s3.environment());
-    process::run(one_at_a_time(&targets::find()?.services, environment)?)
+    process::run_within(run.deadline, one_at_a_time(&targets::find()?.services, environment)?)
 }
 
 fn image() -> Result<()> {
@@ -149,21 +152,21 @@ fn image() -> Result<()> {
 }
 
 fn e2e(run: Run) -> Result<()> {
-    on_cluster(run.ci, Vec::new())
+    on_cluster(run.ci, run.deadline, Vec::new())
 }
 
 /// All tests on a cluster, those of which CI runs a part in whole.
 pub(crate) fn soak_on_cluster() -> Result<()> {
-    on_cluster(false, vec![("SLUICE_SOAK", "1".to_owned())])
+    on_cluster(false, SOAK_DEADLINE, vec![("SLUICE_SOAK", "1".to_owned())])
 }
 
 /// On the cluster that the environment names, with all else that it names, or on a testbed of our own.
-fn on_cluster(fresh: bool, mut environment: Environment) -> Result<()> {
+fn on_cluster(fresh: bool, deadline: Duration, mut environment: Environment) -> Result<()> {
     let targets = targets::find()?.cluster;
     workspace::build_programs()?;
     environment.extend(services::programs()?);
     if is_cluster_named() {
-        return process::run(one_at_a_time(&targets, environment)?);
+        return process::run_within(deadline, one_at_a_time(&targets, environment)?);
     }
     let _lock = services::lock()?;
     let testbed = Testbed::start(fresh)?;
@@ -171,7 +174,7 @@ fn on_cluster(fresh: bool, mut environment: Environment) -> Result<()> {
     environment.extend(testbed.environment()?);
     environment.extend(kafka.environment());
     environment.extend(s3.environment());
-    process::run(one_at_a_time(&targets, environment)?)
+    process::run_within(deadline, one_at_a_time(&targets, environment)?)
 }
 
 /// Advisories are left out: their database is a repository that CI can't reach.
