@@ -22,7 +22,7 @@ pub(crate) struct BlackholeSinkFactory {
 impl BlackholeSinkFactory {
     /// Reads the only option.
     pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
-        let options = Options::new(table, &Known { names: &[RATE], properties: false, refused: &[] })?;
+        let options = Options::new(table, &Known { names: &[RATE], formats: &[], properties: false, refused: &[] })?;
         let allowed = "a whole number above 0";
         let rows_per_second = options.parse(RATE, allowed)?;
         if rows_per_second == Some(0) {

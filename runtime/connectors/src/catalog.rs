@@ -35,7 +35,11 @@ struct Connectors {
 
 impl ConnectorCatalog for Connectors {
     fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
-        match connector(table)? {
+        let connector = connector(table)?;
+        if !["kafka", "filesystem"].contains(&connector) {
+            refuse_metadata(table, &format!("connector '{connector}' has no metadata"))?;
+        }
+        match connector {
             "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table)?)),
             "filesystem" => Ok(Arc::new(FileSourceFactory::new(table, self.storage.as_ref())?)),
             "socket" => Ok(Arc::new(SocketSourceFactory::new(table)?)),
@@ -45,13 +49,32 @@ impl ConnectorCatalog for Connectors {
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
-        match connector(table)? {
+        let connector = connector(table)?;
+        let written = |(column, _): &(&String, &String)| table.schema.index_of(column).is_ok();
+        if table.metadata.iter().any(|column| written(&column)) {
+            refuse_metadata(
+                table,
+                &format!("connector '{connector}' does not write metadata; declare it METADATA VIRTUAL"),
+            )?;
+        }
+        match connector {
             "kafka" => Ok(Arc::new(KafkaSinkFactory::append(table)?)),
             "upsert-kafka" => Ok(Arc::new(KafkaSinkFactory::upsert(table)?)),
             "filesystem" => Ok(Arc::new(FileSinkFactory::new(table, self.storage.as_ref())?)),
             "print" => Ok(Arc::new(PrintSinkFactory::new(table)?)),
             "blackhole" => Ok(Arc::new(BlackholeSinkFactory::new(table)?)),
             other => Err(wrong_direction(table, other, "written to", &SINKS)),
+        }
+    }
+}
+
+fn refuse_metadata(table: &TableDescriptor, why: &str) -> Result<(), TableError> {
+    let of_table = |(column, _): &(&String, &String)| table.schema.index_of(column).is_ok();
+    match table.metadata.iter().find(of_table) {
+        None => Ok(()),
+        Some((column, key)) => {
+            let message = format!("column '{column}' stands for the metadata '{key}', but {why}");
+            Err(options::error(table, None, message))
         }
     }
 }

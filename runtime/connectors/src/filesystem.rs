@@ -1,4 +1,4 @@
-//! The `filesystem` source and sink: files of JSON lines, CSV or Parquet, on a file system or S3.
+//! The `filesystem` source and sink: files of lines (JSON, CSV, raw, changes of Debezium's) or Parquet, on a file system or S3.
 //!
 //! The sink commits files with checkpoints: a file is staged where no reader sees it ([`sluice_storage::staging`]) and
 //! becomes visible, whole, once the checkpoint that holds its handle is complete. The source reads every file of a directory
@@ -20,14 +20,15 @@ mod tests;
 mod upload;
 mod writer;
 
+use crate::format::{Format, OnBad};
 use committer::FileCommitter;
-use options::FileOptions;
+use options::{FileFormat, FileOptions};
 use reader::FileReader;
 use sluice_engine::error::TaskError;
 use sluice_engine::sink::{
     AcceptedKinds, Committer, CommitterContext, DeliveryGuarantee, Sink, SinkFactory, Transactional,
 };
-use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::options::StorageOptions;
@@ -45,7 +46,12 @@ pub(crate) struct FileSinkFactory {
 impl FileSinkFactory {
     /// Checks the options.
     pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
-        Ok(Self { options: Arc::new(options::read_sink(table, storage)?) })
+        let options = options::read_sink(table, storage)?;
+        if let FileFormat::Lines(format) = &options.format {
+            let all: Vec<usize> = (0..table.schema.fields().len()).collect();
+            format.encoder(&table.schema, &all).map_err(|what| crate::options::error(table, Some("format"), what))?;
+        }
+        Ok(Self { options: Arc::new(options) })
     }
 }
 
@@ -55,7 +61,10 @@ impl SinkFactory for FileSinkFactory {
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {
-        AcceptedKinds::InsertOnly
+        match self.options.format {
+            FileFormat::Lines(Format::DebeziumJson(_)) => AcceptedKinds::All,
+            _ => AcceptedKinds::InsertOnly,
+        }
     }
 
     fn guarantee(&self) -> DeliveryGuarantee {
@@ -75,7 +84,12 @@ pub(crate) struct FileSourceFactory {
 impl FileSourceFactory {
     /// Checks the options.
     pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
-        Ok(Self { options: Arc::new(options::read_source(table, storage)?) })
+        let options = options::read_source(table, storage)?;
+        if let FileFormat::Lines(format) = &options.format {
+            let decoder = format.decoder(&table.schema, &table.declared, OnBad::Fail);
+            decoder.map_err(|what| crate::options::error(table, Some("format"), what))?;
+        }
+        Ok(Self { options: Arc::new(options) })
     }
 }
 
@@ -86,6 +100,13 @@ impl SourceFactory for FileSourceFactory {
 
     fn schema(&self) -> arrow::datatypes::SchemaRef {
         Arc::clone(&self.options.schema)
+    }
+
+    fn produced_kinds(&self) -> ProducedKinds {
+        match &self.options.format {
+            FileFormat::Lines(format) => format.produced_kinds(),
+            FileFormat::Parquet => ProducedKinds::InsertOnly,
+        }
     }
 
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {

@@ -6,7 +6,7 @@
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod options;
-mod text_columns;
+pub(crate) mod text_columns;
 pub(crate) mod timestamp;
 
 #[cfg(test)]

@@ -10,14 +10,17 @@
 //!
 //! - `properties`: `properties.*`, from Java's names to librdkafka's. - `options`, `offset_options`: what can be said
 //!   in WITH. - `client`: clients, their logs, and looking up topics. - `split`: positions and owners. - `offsets`:
-//!   where to start and where to stop. - `discovery`: new partitions. - `source`, `sink`: the subtasks.
+//!   where to start and where to stop. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
+//!   `sink`: the subtasks.
 
 mod client;
 mod discovery;
+mod metadata;
 mod offset_options;
 mod offsets;
 mod options;
 mod properties;
+mod rows;
 mod sink;
 mod source;
 mod split;
@@ -25,12 +28,11 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-use crate::json::decode::JsonDecoder;
 use arrow::datatypes::SchemaRef;
 use options::{SinkOptions, SourceOptions};
 use sluice_engine::error::TaskError;
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkFactory};
-use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use std::sync::Arc;
@@ -42,25 +44,28 @@ pub(crate) struct KafkaSourceFactory {
 }
 
 impl KafkaSourceFactory {
-    /// Checks the options and that the columns can be read from JSON.
+    /// Checks the options and that the formats can hold the columns.
     pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
         let options = options::read_source(table)?;
-        if let Err(error) = JsonDecoder::new(table.schema.clone(), options.json) {
-            return Err(crate::options::error(table, None, format!("its columns cannot be read from JSON: {error}")));
-        }
+        options.layout.reader().map_err(|what| crate::options::error(table, None, what))?;
         Ok(Self { schema: table.schema.clone(), options: Arc::new(options) })
     }
 }
 
 impl SourceFactory for KafkaSourceFactory {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
-        let decoder = JsonDecoder::new(self.schema.clone(), self.options.json)
-            .map_err(|error| TaskError::BadProgram(format!("the columns cannot be read from JSON: {error}")))?;
-        Ok(Box::new(source::KafkaReader::new(self.options.clone(), decoder)))
+        let table = &self.options.table;
+        let rows = self.options.layout.reader();
+        let rows = rows.map_err(|what| TaskError::BadProgram(format!("table '{table}': {what}")))?;
+        Ok(Box::new(source::KafkaReader::new(self.options.clone(), rows)))
     }
 
     fn schema(&self) -> SchemaRef {
         self.schema.clone()
+    }
+
+    fn produced_kinds(&self) -> ProducedKinds {
+        self.options.value.produced_kinds()
     }
 
     /// As in Flink: the topic's hash says where its partition 0 goes, the others follow round robin.
@@ -93,6 +98,6 @@ impl SinkFactory for KafkaSinkFactory {
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {
-        if self.options.key.is_some() { AcceptedKinds::Upsert } else { AcceptedKinds::InsertOnly }
+        self.options.kinds
     }
 }

@@ -10,7 +10,7 @@
 //! - `options`: reads and refuses options; every connector and format goes through it.
 //! - `datagen`: generated rows, a pure function of seed and row number.
 //! - `print`, `blackhole`: sinks for trying out and for measuring.
-//! - `json`: the format, both ways.
+//! - `format`: json, csv, raw and debezium-json, for all connectors; `json`: the first of them.
 //! - `filesystem`: directories of files, locally and on S3; the sink commits them with checkpoints.
 //! - `socket`: lines that a TCP server sends, for trying things out.
 //! - `kafka`: the `kafka` source and sink and the `upsert-kafka` sink.
@@ -19,6 +19,7 @@ mod blackhole;
 pub mod catalog;
 pub mod datagen;
 mod filesystem;
+mod format;
 mod json;
 mod kafka;
 mod options;

@@ -3,6 +3,7 @@
 //! Every error names the option and its value, says what is allowed, and what to do. Values of options whose names
 //! speak of secrets are never part of a message ([`shown`]).
 
+use crate::format;
 use sluice_engine::table::{TableDescriptor, TableError};
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub(crate) const CONNECTOR: &str = "connector";
 pub(crate) struct Known<'a> {
     /// Options that are read. `#` stands for a column's name: `fields.#.kind`.
     pub(crate) names: &'a [&'a str],
+    /// What options of formats begin with: nothing, `value.`, `key.`; empty where a connector has no formats.
+    pub(crate) formats: &'a [&'a str],
     /// Whether `properties.*` is passed on to a client.
     pub(crate) properties: bool,
     /// Options that Flink has and Sluice has not, each with what to do instead.
@@ -113,6 +116,10 @@ fn is_known(table: &TableDescriptor, known: &Known<'_>, key: &str) -> Result<boo
     if key == CONNECTOR || known.names.contains(&key) || (known.properties && key.starts_with("properties.")) {
         return Ok(true);
     }
+    let of_format = |prefix: &&str| key.strip_prefix(*prefix).is_some_and(|bare| format::OPTIONS.contains(&bare));
+    if known.formats.iter().any(of_format) {
+        return Ok(true);
+    }
     let Some((prefix, column, suffix)) = split_column(key) else { return Ok(false) };
     let pattern = format!("{prefix}.#.{suffix}");
     if !known.names.contains(&pattern.as_str()) {
@@ -144,6 +151,10 @@ fn split_column(key: &str) -> Option<(&str, &str, &str)> {
 fn unknown(table: &TableDescriptor, known: &Known<'_>, key: &str) -> TableError {
     let mut names: Vec<&str> = known.names.to_vec();
     names.push(CONNECTOR);
+    let of_formats =
+        known.formats.iter().flat_map(|prefix| format::OPTIONS.iter().map(move |option| format!("{prefix}{option}")));
+    let of_formats: Vec<String> = of_formats.collect();
+    names.extend(of_formats.iter().map(String::as_str));
     if known.properties {
         names.push("properties.*");
     }

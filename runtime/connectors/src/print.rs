@@ -20,6 +20,7 @@ mod tests;
 
 const KNOWN: Known<'static> = Known {
     names: &["print-identifier", "standard-error"],
+    formats: &[],
     properties: false,
     refused: &[("sink.parallelism", "a sink runs with the parallelism of what it is chained to; remove it")],
 };

@@ -9,12 +9,11 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-use crate::json::decode::JsonDecoder;
-use crate::json::options::{self as json, JsonOptions};
+use crate::format::{self, Decoder, Format, NAMES, OnBad};
 use crate::options::{Known, Options};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use sluice_engine::error::TaskError;
-use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use std::sync::Arc;
@@ -27,20 +26,13 @@ const PORT: &str = "port";
 const DELIMITER: &str = "byte-delimiter";
 const FORMAT: &str = "format";
 
-/// What a line holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    /// The value of the only column.
-    Raw,
-    /// An object.
-    Json(JsonOptions),
-}
-
 /// A table's options.
 #[derive(Debug)]
 struct SocketOptions {
     table: String,
     schema: SchemaRef,
+    /// All that stands in a line.
+    declared: SchemaRef,
     hostname: String,
     port: u16,
     delimiter: u8,
@@ -58,16 +50,8 @@ impl SocketSourceFactory {
     /// # Errors
     /// One is missing, unknown or wrong.
     pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
-        let names = [
-            HOSTNAME,
-            PORT,
-            DELIMITER,
-            FORMAT,
-            "json.ignore-parse-errors",
-            "json.fail-on-missing-field",
-            "json.timestamp-format.standard",
-        ];
-        let options = Options::new(table, &Known { names: &names, properties: false, refused: &[] })?;
+        let names = [HOSTNAME, PORT, DELIMITER, FORMAT];
+        let options = Options::new(table, &Known { names: &names, formats: &[""], properties: false, refused: &[] })?;
         let hostname = options.required(HOSTNAME, "the server's name or address")?.to_owned();
         options.required(PORT, "the server's port")?;
         let port = options.parse::<u16>(PORT, "a number from 1 to 65535")?.unwrap_or_default();
@@ -75,42 +59,47 @@ impl SocketSourceFactory {
             return Err(options.wrong(PORT, "0", "a number from 1 to 65535"));
         }
         let delimiter = options.parse::<u8>(DELIMITER, "the number of a byte, such as 10 for the end of a line")?;
-        let format = match options.required(FORMAT, "what a line holds: 'raw' or 'json'")? {
-            "raw" => raw(&options)?,
-            "json" => Format::Json(json::read(&options, "json")?),
-            other => return Err(options.wrong(FORMAT, other, "one of 'raw', 'json'")),
+        let format = format::read(&options, FORMAT, "", &NAMES, "lines")?;
+        format::check_used(&options, &[("", format.name().text())])?;
+        let made = Self {
+            options: Arc::new(SocketOptions {
+                table: table.name.clone(),
+                schema: Arc::clone(&table.schema),
+                declared: Arc::clone(&table.declared),
+                hostname,
+                port,
+                delimiter: delimiter.unwrap_or(b'\n'),
+                format,
+            }),
         };
-        let (table, schema) = (table.name.clone(), Arc::clone(&table.schema));
-        let delimiter = delimiter.unwrap_or(b'\n');
-        Ok(Self { options: Arc::new(SocketOptions { table, schema, hostname, port, delimiter, format }) })
+        made.options.decoder().map_err(|what| options.error(FORMAT, what))?;
+        let is_text = |field: &Arc<Field>| *field.data_type() == DataType::Utf8;
+        if matches!(made.options.format, Format::Raw(_)) && !table.declared.fields().iter().all(is_text) {
+            let message = "the format 'raw' makes a line the value of one column of type STRING; declare one, or use 'format' = \
+                           'json'";
+            return Err(options.error(FORMAT, message));
+        }
+        Ok(made)
     }
 }
 
-fn raw(options: &Options<'_>) -> Result<Format, TableError> {
-    match options.table().schema.fields().as_ref() {
-        [field] if *field.data_type() == DataType::Utf8 => Ok(Format::Raw),
-        fields => {
-            let found: Vec<_> = fields.iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
-            let message = format!(
-                "the format 'raw' makes a line the value of one column of type STRING, but the columns are {}; declare one, \
-                 or use 'format' = 'json'",
-                found.join(", ")
-            );
-            Err(options.error(FORMAT, message))
-        }
+impl SocketOptions {
+    fn decoder(&self) -> Result<Decoder, String> {
+        let on_bad = if self.format.ignores_errors() { OnBad::PassOver } else { OnBad::Fail };
+        self.format.decoder(&self.schema, &self.declared, on_bad)
     }
 }
 
 impl SourceFactory for SocketSourceFactory {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
-        let decoder = match self.options.format {
-            Format::Raw => None,
-            Format::Json(format) => {
-                let decoder = JsonDecoder::new(Arc::clone(&self.options.schema), format);
-                Some(decoder.map_err(|error| TaskError::Internal(error.to_string()))?)
-            }
-        };
+        let decoder = self.options.decoder();
+        let decoder =
+            decoder.map_err(|what| TaskError::BadProgram(format!("table '{}': {what}", self.options.table)))?;
         Ok(Box::new(reader::SocketReader::new(Arc::clone(&self.options), decoder)))
+    }
+
+    fn produced_kinds(&self) -> ProducedKinds {
+        self.options.format.produced_kinds()
     }
 
     fn schema(&self) -> SchemaRef {

@@ -42,7 +42,7 @@ impl Files {
         let uri = format!("s3://{bucket}/files-{}-{number}", std::process::id());
         let option = |(key, value): (&str, &str)| TableOption { key: key.to_owned(), value: value.to_owned() };
         let options = [("connector", "filesystem"), ("path", uri.as_str()), ("format", format)].map(option).to_vec();
-        let table = TableDescriptor { name: "t".into(), schema: schema(), primary_key: vec![], options };
+        let table = TableDescriptor::new("t", schema(), vec![], options);
         let catalog = sluice_connectors::catalog_with(Some(storage.clone()));
         let (sink, source) = (catalog.sink(&table).unwrap(), catalog.source(&table).unwrap());
         Self { uri, storage: storage.clone(), sink, source }

@@ -49,10 +49,24 @@ pub trait Source: Send {
     /// The checkpoint is declined.
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError>;
 
+    /// Records that could not be read and were passed over since the source was opened.
+    fn malformed_records(&self) -> u64 {
+        0
+    }
+
     /// A checkpoint is complete: a place to commit offsets for others to see.
     fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
         let _ = checkpoint;
     }
+}
+
+/// Which rows a source hands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProducedKinds {
+    /// Only inserts.
+    InsertOnly,
+    /// All four; of an update the row before and the row after, one right behind the other in one batch.
+    All,
 }
 
 /// Makes the readers of a source, and says which subtask reads which split.
@@ -69,6 +83,11 @@ pub trait SourceFactory: Send + Sync {
     /// The subtask that owns a split: a fixed function, so that a restore under another parallelism needs no
     /// coordination (each reader discovers the splits it owns).
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex;
+
+    /// Which rows it hands out.
+    fn produced_kinds(&self) -> ProducedKinds {
+        ProducedKinds::InsertOnly
+    }
 
     /// What a plan should say of it to people.
     fn note(&self) -> Option<&'static str> {

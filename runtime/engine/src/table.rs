@@ -3,6 +3,7 @@
 use crate::sink::SinkFactory;
 use crate::source::SourceFactory;
 use arrow::datatypes::SchemaRef;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A table as CREATE TABLE declares it.
@@ -10,9 +11,14 @@ use std::sync::Arc;
 pub struct TableDescriptor {
     /// Its name.
     pub name: String,
-    /// Its physical columns.
+    /// The columns that are read or written: all, or those that a program needs.
     pub schema: SchemaRef,
-    /// Positions of the PRIMARY KEY columns; empty without one.
+    /// All columns in the order declared, computed ones left out: where columns go by position, these count.
+    pub declared: SchemaRef,
+    /// Columns that hold what the connector knows of a row rather than what stands in it, each with the connector's key
+    /// for that.
+    pub metadata: BTreeMap<String, String>,
+    /// Positions of the PRIMARY KEY columns in `schema`; empty without one.
     pub primary_key: Vec<usize>,
     /// The options of WITH in the order written, keys as written.
     pub options: Vec<TableOption>,
@@ -28,6 +34,13 @@ pub struct TableOption {
 }
 
 impl TableDescriptor {
+    /// A table of physical columns, all of which are read or written.
+    #[must_use]
+    pub fn new(name: impl Into<String>, schema: SchemaRef, primary_key: Vec<usize>, options: Vec<TableOption>) -> Self {
+        let (name, declared, metadata) = (name.into(), Arc::clone(&schema), BTreeMap::new());
+        Self { name, schema, declared, metadata, primary_key, options }
+    }
+
     /// The value of an option.
     #[must_use]
     pub fn option(&self, key: &str) -> Option<&str> {

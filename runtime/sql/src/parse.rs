@@ -61,6 +61,17 @@ pub(crate) struct ColumnDefinition {
     pub(crate) data_type: DataType,
     /// Without NOT NULL and not part of the primary key.
     pub(crate) nullable: bool,
+    /// `METADATA`: what the connector knows of a row.
+    pub(crate) metadata: Option<MetadataDefinition>,
+}
+
+/// `METADATA FROM 'key' VIRTUAL`.
+#[derive(Debug)]
+pub(crate) struct MetadataDefinition {
+    /// The connector's name for it; the column's name where none is given.
+    pub(crate) key: String,
+    /// Only read, never written.
+    pub(crate) is_virtual: bool,
 }
 
 /// `name AS expression` in CREATE TABLE.

@@ -11,7 +11,7 @@ use arrow::datatypes::SchemaRef;
 use sluice_engine::error::TaskError;
 use sluice_engine::program::Program;
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkFactory};
-use sluice_engine::source::{Source, SourceFactory};
+use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,8 @@ CREATE TABLE page_views (
 CREATE TABLE pv (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector' = 'upsert');
 CREATE TABLE log (app_id STRING, n BIGINT) WITH ('connector' = 'insert-only');
 CREATE TABLE changes (app_id STRING, n BIGINT) WITH ('connector' = 'all');
-CREATE TABLE two (a STRING, b STRING) WITH ('connector' = 'insert-only');
+CREATE TABLE two (a STRING, b STRING) WITH ('connector' = 'insert-only'); \
+CREATE TABLE accounts (id BIGINT, owner STRING, balance BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'changelog');
 ";
 
 /// Remembers what it was asked for.
@@ -33,7 +34,7 @@ struct TestConnectors {
     asked: Mutex<Vec<TableDescriptor>>,
 }
 
-struct TestSource(SchemaRef);
+struct TestSource(SchemaRef, ProducedKinds);
 struct TestSink(AcceptedKinds);
 
 fn never_started<T>() -> Result<T, TaskError> {
@@ -47,6 +48,10 @@ impl SourceFactory for TestSource {
 
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.0)
+    }
+
+    fn produced_kinds(&self) -> ProducedKinds {
+        self.1
     }
 
     fn owner(&self, _split: &str, _parallelism: u32) -> SubtaskIndex {
@@ -85,7 +90,8 @@ impl ConnectorCatalog for TestConnectors {
         self.check(table)?;
         match table.option("connector") {
             Some("source") if lacks_needed_column(table) => Self::refuse(table, Some("topic"), "it needs the column"),
-            Some("source") => Ok(Arc::new(TestSource(Arc::clone(&table.schema)))),
+            Some("source") => Ok(Arc::new(TestSource(Arc::clone(&table.schema), ProducedKinds::InsertOnly))),
+            Some("changelog") => Ok(Arc::new(TestSource(Arc::clone(&table.schema), ProducedKinds::All))),
             Some(_) => Self::refuse(table, Some("connector"), "it cannot be read"),
             None => Self::refuse(table, None, "it has no 'connector'"),
         }

@@ -262,9 +262,14 @@ impl Statement<'_> {
     fn descriptor(&self, table: &Table, columns: &[usize]) -> Result<TableDescriptor, SqlError> {
         let schema = table.schema.project(columns).map_err(|error| self.planning(&error.into()))?;
         let place = |key: &usize| columns.iter().position(|column| column == key);
+        let metadata = table.definition.columns.iter().filter_map(|column| {
+            column.metadata.as_ref().map(|metadata| (column.name.value.clone(), metadata.key.clone()))
+        });
         Ok(TableDescriptor {
             name: table.name().to_owned(),
             schema: Arc::new(schema),
+            declared: Arc::clone(&table.schema),
+            metadata: metadata.collect(),
             primary_key: table.definition.primary_key.iter().filter_map(place).collect(),
             options: table
                 .definition

@@ -15,7 +15,7 @@ fn factory(options: &[(&str, &str)]) -> Result<BlackholeSinkFactory, TableError>
     let mut all = vec![option(&("connector", "blackhole"))];
     all.extend(options.iter().map(option));
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
-    BlackholeSinkFactory::new(&TableDescriptor { name: "t".to_owned(), schema, primary_key: vec![], options: all })
+    BlackholeSinkFactory::new(&TableDescriptor::new("t", schema, vec![], all))
 }
 
 fn batch(rows: i64) -> Batch {

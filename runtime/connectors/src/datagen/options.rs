@@ -23,6 +23,7 @@ const KNOWN: Known<'static> = Known {
         "fields.#.step",
         "fields.#.null-rate",
     ],
+    formats: &[],
     properties: false,
     refused: &[("scan.parallelism", "a source runs with the parallelism of the job; remove it")],
 };

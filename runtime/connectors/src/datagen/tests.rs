@@ -22,7 +22,7 @@ fn factory(fields: Vec<Field>, options: &[(&str, &str)]) -> DatagenSourceFactory
     let mut all = vec![option(&("connector", "datagen"))];
     all.extend(options.iter().map(option));
     let schema: SchemaRef = Arc::new(Schema::new(fields));
-    let table = TableDescriptor { name: "t".to_owned(), schema, primary_key: vec![], options: all };
+    let table = TableDescriptor::new("t", schema, vec![], all);
     DatagenSourceFactory::new(&table).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -1,23 +1,19 @@
 //! Rows into the bytes of one file, handed out as they come so that no file is in memory as a whole.
 
-use super::options::{FileOptions, Format};
-use crate::json::encode::JsonEncoder;
-use arrow::array::RecordBatch;
+use super::options::{FileFormat, FileOptions};
+use crate::format::RowEncoder;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
+use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 
 /// A row group of Parquet is written out when it has come to this many bytes in memory.
 const ROW_GROUP: usize = 32 << 20;
 
-/// As in JSON: `2026-11-30 10:00:00.5`.
-const TIMESTAMP: &str = "%Y-%m-%d %H:%M:%S%.f";
-
 /// The encoder of one file.
 pub(super) enum Encoder {
-    Json { rows: JsonEncoder, out: Vec<u8> },
-    Csv { delimiter: u8, out: Vec<u8> },
+    Lines { rows: RowEncoder, out: Vec<u8> },
     Parquet { file: Box<ArrowWriter<Vec<u8>>>, written: usize },
 }
 
@@ -25,19 +21,13 @@ impl Encoder {
     pub(super) fn new(options: &FileOptions) -> Result<Self, TaskError> {
         let FileOptions { schema, format, table, .. } = options;
         match format {
-            Format::Json(json) => {
+            FileFormat::Lines(format) => {
                 let positions: Vec<usize> = (0..schema.fields().len()).collect();
-                let rows = JsonEncoder::new(schema, &positions, json.timestamp_format).map_err(|field| {
-                    let kind = field.data_type();
-                    TaskError::BadProgram(format!(
-                        "table '{table}': column '{}' of type {kind} is not JSON",
-                        field.name()
-                    ))
-                })?;
-                Ok(Self::Json { rows, out: Vec::new() })
+                let rows = format.encoder(schema, &positions);
+                let rows = rows.map_err(|what| TaskError::BadProgram(format!("table '{table}': {what}")))?;
+                Ok(Self::Lines { rows, out: Vec::new() })
             }
-            Format::Csv { delimiter } => Ok(Self::Csv { delimiter: *delimiter, out: Vec::new() }),
-            Format::Parquet => {
+            FileFormat::Parquet => {
                 let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
                 let file = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties));
                 let file = Box::new(file.map_err(|error| unwritable(options, &error))?);
@@ -46,21 +36,18 @@ impl Encoder {
         }
     }
 
-    pub(super) fn write(&mut self, rows: &RecordBatch, options: &FileOptions) -> Result<(), TaskError> {
+    pub(super) fn write(&mut self, batch: &Batch, options: &FileOptions) -> Result<(), TaskError> {
+        let rows = &batch.rows;
         match self {
-            Self::Json { rows: encoder, out } => {
+            Self::Lines { rows: encoder, out } => {
                 let bound = encoder.bind(rows).map_err(|kind| unwritable(options, &kind))?;
                 for row in 0..rows.num_rows() {
-                    bound.write(row, out);
+                    let kind = batch.kinds.as_ref().and_then(|kinds| RowKind::from_number(kinds.value(row)));
+                    // A raw NULL is an empty line.
+                    let _ = bound.write(row, kind.unwrap_or(RowKind::Insert), out);
                     out.push(b'\n');
                 }
                 Ok(())
-            }
-            Self::Csv { delimiter, out } => {
-                let writer = arrow_csv::WriterBuilder::new().with_header(false).with_delimiter(*delimiter);
-                let writer = writer.with_timestamp_format(TIMESTAMP.to_owned());
-                let mut writer = writer.with_timestamp_tz_format(format!("{TIMESTAMP}Z")).build(out);
-                writer.write(rows).map_err(|error| unwritable(options, &error))
             }
             Self::Parquet { file, .. } => {
                 let same =
@@ -77,7 +64,7 @@ impl Encoder {
     /// What is ready to be stored, leaving nothing.
     pub(super) fn take(&mut self) -> Vec<u8> {
         match self {
-            Self::Json { out, .. } | Self::Csv { out, .. } => std::mem::take(out),
+            Self::Lines { out, .. } => std::mem::take(out),
             Self::Parquet { file, written } => {
                 let bytes = std::mem::take(file.inner_mut());
                 *written += bytes.len();
@@ -89,7 +76,7 @@ impl Encoder {
     /// Bytes that are ready.
     pub(super) fn ready(&self) -> usize {
         match self {
-            Self::Json { out, .. } | Self::Csv { out, .. } => out.len(),
+            Self::Lines { out, .. } => out.len(),
             Self::Parquet { file, .. } => file.inner().len(),
         }
     }
@@ -97,7 +84,7 @@ impl Encoder {
     /// Bytes of the row group in memory.
     pub(super) fn unwritten(&self) -> usize {
         match self {
-            Self::Json { .. } | Self::Csv { .. } => 0,
+            Self::Lines { .. } => 0,
             Self::Parquet { file, .. } => file.in_progress_size(),
         }
     }
@@ -105,7 +92,7 @@ impl Encoder {
     /// The rest of the file.
     pub(super) fn finish(self, options: &FileOptions) -> Result<Vec<u8>, TaskError> {
         match self {
-            Self::Json { out, .. } | Self::Csv { out, .. } => Ok(out),
+            Self::Lines { out, .. } => Ok(out),
             Self::Parquet { file, .. } => (*file).into_inner().map_err(|error| unwritable(options, &error)),
         }
     }

@@ -1,6 +1,6 @@
 //! The options of WITH, checked without touching the place.
 
-use crate::json::options::{self as json, JsonOptions};
+use crate::format::{self, Format, NAMES};
 use crate::options::{Known, Options};
 use arrow::datatypes::SchemaRef;
 use sluice_engine::table::{TableDescriptor, TableError};
@@ -17,11 +17,6 @@ const MONITOR: &str = "source.monitor-interval";
 const ROLL_SIZE: &str = "sink.rolling-policy.file-size";
 const ROLL_INTERVAL: &str = "sink.rolling-policy.rollover-interval";
 
-const DELIMITER: &str = "csv.field-delimiter";
-
-const FORMAT_NAMES: [&str; 4] =
-    [DELIMITER, "json.ignore-parse-errors", "json.fail-on-missing-field", "json.timestamp-format.standard"];
-
 const REFUSED: [(&str, &str); 8] = [
     ("auto-compaction", "small files are not merged; make checkpoints rarer, or compact them by another job"),
     ("compaction.file-size", "small files are not merged; make checkpoints rarer, or compact them by another job"),
@@ -37,25 +32,21 @@ const REFUSED: [(&str, &str); 8] = [
 ];
 
 /// How the rows lie in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    /// One object a line.
-    Json(JsonOptions),
-    /// Comma-separated values without a header.
-    Csv {
-        /// What stands between two fields.
-        delimiter: u8,
-    },
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FileFormat {
+    /// A record a line; those of CSV may hold ends of lines within quotes.
+    Lines(Format),
     /// Parquet.
     Parquet,
 }
 
-impl Format {
+impl FileFormat {
     /// What the names of its files end with.
-    pub(super) const fn extension(self) -> &'static str {
+    pub(super) const fn extension(&self) -> &'static str {
         match self {
-            Self::Json(_) => "json",
-            Self::Csv { .. } => "csv",
+            Self::Lines(Format::Json(_) | Format::DebeziumJson(_)) => "json",
+            Self::Lines(Format::Csv(_)) => "csv",
+            Self::Lines(Format::Raw(_)) => "txt",
             Self::Parquet => "parquet",
         }
     }
@@ -65,12 +56,15 @@ impl Format {
 #[derive(Debug, Clone)]
 pub(super) struct FileOptions {
     pub(super) table: String,
+    /// What is read or written.
     pub(super) schema: SchemaRef,
+    /// All that stands in a file of lines.
+    pub(super) declared: SchemaRef,
     /// `s3://bucket/prefix` or `file:///path`.
     pub(super) uri: String,
     /// How S3 is reached.
     pub(super) storage: Option<StorageOptions>,
-    pub(super) format: Format,
+    pub(super) format: FileFormat,
     /// How often new files are looked for; `None`: once.
     pub(super) monitor: Option<Duration>,
     pub(super) roll_size: u64,
@@ -84,20 +78,20 @@ impl FileOptions {
 }
 
 pub(super) fn read_sink(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<FileOptions, TableError> {
-    let names = [&[PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL][..], &FORMAT_NAMES].concat();
+    let names = [PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL];
     let refused =
         [&REFUSED[..], &[(MONITOR, "a sink watches nothing; it is an option of a table that is read")]].concat();
-    read(table, storage, &Known { names: &names, properties: false, refused: &refused })
+    read(table, storage, &Known { names: &names, formats: &[""], properties: false, refused: &refused })
 }
 
 pub(super) fn read_source(
     table: &TableDescriptor,
     storage: Option<&StorageOptions>,
 ) -> Result<FileOptions, TableError> {
-    let names = [&[PATH, FORMAT, MONITOR][..], &FORMAT_NAMES].concat();
+    let names = [PATH, FORMAT, MONITOR];
     let of_sinks = "it is an option of a table that is written to";
     let refused = [&REFUSED[..], &[(ROLL_SIZE, of_sinks), (ROLL_INTERVAL, of_sinks)]].concat();
-    read(table, storage, &Known { names: &names, properties: false, refused: &refused })
+    read(table, storage, &Known { names: &names, formats: &[""], properties: false, refused: &refused })
 }
 
 fn read(
@@ -111,12 +105,16 @@ fn read(
     if let Err(failure) = Staging::open(&uri, storage) {
         return Err(options.error(PATH, format!("the option 'path': {failure}")));
     }
-    let format = match options.required(FORMAT, "how rows lie in files: 'json', 'csv' or 'parquet'")? {
-        "json" => Format::Json(json::read(&options, "json")?),
-        "csv" => Format::Csv { delimiter: delimiter(&options)? },
-        "parquet" => Format::Parquet,
-        other => return Err(options.wrong(FORMAT, other, "one of 'json', 'csv', 'parquet'")),
+    let format =
+        match options.required(FORMAT, "how rows lie in files: 'json', 'csv', 'raw', 'debezium-json' or 'parquet'")? {
+            "parquet" => FileFormat::Parquet,
+            _ => FileFormat::Lines(read_lines(&options)?),
+        };
+    let used = match &format {
+        FileFormat::Lines(format) => vec![("", format.name().text())],
+        FileFormat::Parquet => vec![],
     };
+    format::check_used(&options, &used)?;
     let roll_size = match options.text(ROLL_SIZE) {
         None => FILE_SIZE,
         Some(value) => size(value)
@@ -126,6 +124,7 @@ fn read(
     Ok(FileOptions {
         table: table.name.clone(),
         schema: table.schema.clone(),
+        declared: table.declared.clone(),
         uri,
         storage: storage.cloned(),
         format,
@@ -135,20 +134,21 @@ fn read(
     })
 }
 
-/// One ASCII character; the tables' types must be such as text can say.
-fn delimiter(options: &Options<'_>) -> Result<u8, TableError> {
-    let is_binary = |field: &&arrow::datatypes::FieldRef| *field.data_type() == arrow::datatypes::DataType::Binary;
-    if let Some(field) = options.table().schema.fields().iter().find(is_binary) {
-        let message =
-            format!("the format 'csv' cannot hold column '{}' of type BYTES; use json or parquet", field.name());
-        return Err(options.error(FORMAT, message));
+/// The format of files of lines.
+fn read_lines(options: &Options<'_>) -> Result<Format, TableError> {
+    let allowed = "one of 'json', 'csv', 'raw', 'debezium-json', 'parquet'";
+    let value = options.text(FORMAT).unwrap_or_default();
+    if !NAMES.iter().any(|name| name.text() == value) {
+        return Err(options.wrong(FORMAT, value, allowed));
     }
-    let Some(value) = options.text(DELIMITER) else { return Ok(b',') };
-    let value = if value == "\\t" { "\t" } else { value };
-    match *value.as_bytes() {
-        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\n' | b'\r') => Ok(byte),
-        _ => Err(options.wrong(DELIMITER, value, "one ASCII character other than a quote and the ends of lines")),
+    let format = format::read(options, FORMAT, "", &NAMES, "the files")?;
+    let of_text = |table: &TableDescriptor| {
+        table.declared.fields().iter().all(|field| *field.data_type() == arrow::datatypes::DataType::Utf8)
+    };
+    if matches!(format, Format::Raw(_)) && !of_text(options.table()) {
+        return Err(options.error(FORMAT, "the format 'raw' makes a line the value of a column of type STRING"));
     }
+    Ok(format)
 }
 
 /// A size as Flink writes it: a number, perhaps a space, a unit of 1024.

@@ -5,11 +5,9 @@
 
 use super::options::FileOptions;
 use super::patience::patiently_read;
-use super::rows::Files;
+use super::rows::{Files, Piece};
 use super::splits::{self, Progress, Split};
 use super::{owner, runtime, store_error};
-use arrow::array::RecordBatch;
-use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{RestoredState, Waker};
 use sluice_engine::source::{Source, SourceContext, SourcePoll};
@@ -30,7 +28,7 @@ enum Said {
     Found(Vec<Split>),
     Rows {
         split: String,
-        rows: Option<RecordBatch>,
+        piece: Piece,
         progress: Progress,
     },
     /// All that was found is read, and nothing more is looked for.
@@ -46,13 +44,23 @@ pub(super) struct FileReader {
     /// Dropped with the reader, which ends a thread that waits for new files.
     _alive: Option<Sender<()>>,
     finished: bool,
+    /// Lines that were passed over.
+    malformed: u64,
     /// Whether this subtask stores [`LISTED`].
     is_first: bool,
 }
 
 impl FileReader {
     pub(super) const fn new(options: Arc<FileOptions>) -> Self {
-        Self { options, splits: BTreeMap::new(), said: None, _alive: None, finished: false, is_first: false }
+        Self {
+            options,
+            splits: BTreeMap::new(),
+            said: None,
+            _alive: None,
+            finished: false,
+            malformed: 0,
+            is_first: false,
+        }
     }
 }
 
@@ -106,12 +114,13 @@ impl Source for FileReader {
                 Ok(Said::Found(found)) => {
                     self.splits.extend(found.into_iter().map(|split| (split.name(), split)));
                 }
-                Ok(Said::Rows { split, rows, progress }) => {
+                Ok(Said::Rows { split, piece, progress }) => {
                     if let Some(split) = self.splits.get_mut(&split) {
                         split.progress = progress;
                     }
-                    if let Some(rows) = rows.filter(|rows| rows.num_rows() > 0) {
-                        return Ok(SourcePoll::Batch(Batch::inserts(rows)));
+                    self.malformed += piece.malformed;
+                    if let Some(batch) = piece.batch.filter(|batch| !batch.is_empty()) {
+                        return Ok(SourcePoll::Batch(batch));
                     }
                 }
             }
@@ -122,6 +131,10 @@ impl Source for FileReader {
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
         let listed = || SplitState { split: LISTED.to_owned(), state: serde_json::Value::Null };
         Ok(self.splits.values().map(Split::state).chain(self.is_first.then(listed)).collect())
+    }
+
+    fn malformed_records(&self) -> u64 {
+        self.malformed
     }
 }
 
@@ -205,8 +218,8 @@ impl Thread {
     fn read(&self, split: &Split) -> Result<bool, TaskError> {
         let name = split.name();
         let mut is_heard = true;
-        self.files.read(split, &mut |rows, progress| {
-            is_heard = self.say(Said::Rows { split: name.clone(), rows, progress });
+        self.files.read(split, &mut |piece, progress| {
+            is_heard = self.say(Said::Rows { split: name.clone(), piece, progress });
             is_heard
         })?;
         Ok(is_heard)

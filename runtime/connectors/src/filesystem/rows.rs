@@ -3,12 +3,12 @@
 //! Lines: one that begins in a split's range belongs to it, wherever it ends. Parquet: row groups are read one after the
 //! other, pages as they are needed.
 
-use super::options::{FileOptions, Format};
+use super::options::{FileFormat, FileOptions};
 use super::patience::patiently_read;
 use super::splits::{Progress, Split};
 use super::store_error;
-use crate::json::decode::JsonDecoder;
-use crate::json::options::JsonOptions;
+use crate::format::records::record_length;
+use crate::format::{Decoder, Format, OnBad};
 use arrow::array::RecordBatch;
 use arrow::compute::cast;
 use arrow::datatypes::SchemaRef;
@@ -17,6 +17,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
+use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_storage::ObjectStore;
 use std::sync::Arc;
@@ -35,16 +36,25 @@ pub(super) struct Files {
     pub(super) options: Arc<FileOptions>,
 }
 
-/// Takes a batch and the progress behind it; says whether more is wanted.
-pub(super) type Take<'a> = &'a mut dyn FnMut(Option<RecordBatch>, Progress) -> bool;
+/// The longest record of a file of lines.
+const LONGEST: usize = 64 << 20;
+
+/// Rows, and how many records before them were passed over.
+#[derive(Default)]
+pub(super) struct Piece {
+    pub(super) batch: Option<Batch>,
+    pub(super) malformed: u64,
+}
+
+/// Takes rows and the progress behind them; says whether more is wanted.
+pub(super) type Take<'a> = &'a mut dyn FnMut(Piece, Progress) -> bool;
 
 impl Files {
     /// Reads a split from its progress to its end, or until no more is wanted.
     pub(super) fn read(&self, split: &Split, take: Take<'_>) -> Result<(), TaskError> {
-        match self.options.format {
-            Format::Json(options) => self.read_lines(split, options, take),
-            Format::Csv { delimiter } => self.read_csv(split, delimiter, take),
-            Format::Parquet => self.read_columns(split, take),
+        match &self.options.format {
+            FileFormat::Lines(format) => self.read_lines(split, format, take),
+            FileFormat::Parquet => self.read_columns(split, take),
         }
     }
 
@@ -71,9 +81,10 @@ impl Files {
 
     // --- Lines ------------------------------------------------------------------------------------------------
 
-    fn read_lines(&self, split: &Split, options: JsonOptions, take: Take<'_>) -> Result<(), TaskError> {
-        let decoder = JsonDecoder::new(self.options.schema.clone(), options);
-        let mut decoder = decoder.map_err(|error| self.unreadable(&split.file, &error))?;
+    fn read_lines(&self, split: &Split, format: &Format, take: Take<'_>) -> Result<(), TaskError> {
+        let on_bad = if format.ignores_errors() { OnBad::PassOver } else { OnBad::Fail };
+        let decoder = format.decoder(&self.options.schema, &self.options.declared, on_bad);
+        let mut decoder = decoder.map_err(|what| self.unreadable(&split.file, &what))?;
         // A line that began before the range is read by the split before.
         let (mut at, mut skips) = match split.progress.position {
             Some(position) => (position, false),
@@ -88,9 +99,9 @@ impl Files {
             rest.extend_from_slice(&chunk);
             let mut begun = 0;
             while at < split.end {
-                let Some(length) = line_length(&rest[begun..], is_last) else { break };
-                let line = rest[begun..begun + length].trim_ascii();
-                if !skips && !line.is_empty() {
+                let Some(length) = length_of_first(format, &rest[begun..], is_last) else { break };
+                let line = without_end(&rest[begun..begun + length]);
+                if !skips && !is_blank(format, line) {
                     decoder.push((0, i64::try_from(at).unwrap_or(i64::MAX)), line);
                     rows += 1;
                 }
@@ -99,60 +110,31 @@ impl Files {
                 at += length as u64;
                 if rows == ROWS {
                     rows = 0;
-                    let batch = self.finish(&mut decoder, split)?;
-                    if !take(batch, Progress { position: Some(at), finished: false }) {
+                    let piece = self.finish(&mut decoder, split, format)?;
+                    if !take(piece, Progress { position: Some(at), finished: false }) {
                         return Ok(());
                     }
                 }
             }
             rest.drain(..begun);
+            if rest.len() > LONGEST {
+                let what =
+                    format!("the record at byte {at} is longer than {} MB: is a quote not closed?", LONGEST >> 20);
+                return Err(self.unreadable(&split.file, &what));
+            }
         }
-        let batch = self.finish(&mut decoder, split)?;
-        take(batch, Progress { position: Some(at), finished: true });
+        let piece = self.finish(&mut decoder, split, format)?;
+        take(piece, Progress { position: Some(at), finished: true });
         Ok(())
     }
 
-    fn finish(&self, decoder: &mut JsonDecoder, split: &Split) -> Result<Option<RecordBatch>, TaskError> {
-        decoder.finish().map_err(|bad| {
-            let (byte, excerpt) = (bad.place.1, bad.excerpt);
-            self.unreadable(&split.file, &format!("the line at byte {byte}: {}: {excerpt}", bad.reason))
-        })
-    }
-
-    /// A position is the end of a row, wherever lines end within quotes.
-    fn read_csv(&self, split: &Split, delimiter: u8, take: Take<'_>) -> Result<(), TaskError> {
-        let unreadable = |error: &dyn std::fmt::Display| self.unreadable(&split.file, error);
-        let schema = self.options.schema.clone();
-        let reader = arrow_csv::ReaderBuilder::new(schema).with_header(false).with_delimiter(delimiter);
-        let mut decoder = reader.with_batch_size(ROWS).build_decoder();
-        let mut at = split.progress.position.unwrap_or(0);
-        let mut fetched_to = at;
-        loop {
-            let chunk = self.fetch(&split.file, fetched_to, split.end.min(fetched_to + CHUNK))?;
-            fetched_to += chunk.len() as u64;
-            let is_last = chunk.is_empty() || fetched_to >= split.end;
-            let mut rest = &chunk[..];
-            loop {
-                let count = decoder.decode(rest).map_err(|error| unreadable(&error))?;
-                at += count as u64;
-                rest = &rest[count..];
-                if decoder.capacity() == 0 {
-                    let rows = decoder.flush().map_err(|error| unreadable(&error))?;
-                    if !take(rows, Progress { position: Some(at), finished: false }) {
-                        return Ok(());
-                    }
-                } else if rest.is_empty() || count == 0 {
-                    break;
-                }
-            }
-            if is_last {
-                // The last row may have no end of line.
-                decoder.decode(&[]).map_err(|error| unreadable(&error))?;
-                let rows = decoder.flush().map_err(|error| unreadable(&error))?;
-                take(rows, Progress { position: Some(at), finished: true });
-                return Ok(());
-            }
-        }
+    fn finish(&self, decoder: &mut Decoder, split: &Split, format: &Format) -> Result<Piece, TaskError> {
+        let made = decoder.finish().map_err(|bad| {
+            let (byte, excerpt) = (bad.place.1, bad.excerpt());
+            let advice = format.advice("");
+            self.unreadable(&split.file, &format!("the line at byte {byte}: {}: {excerpt}. {advice}", bad.reason))
+        })?;
+        Ok(Piece { batch: made.batch, malformed: made.bad.len() as u64 })
     }
 
     // --- Columns ----------------------------------------------------------------------------------------------
@@ -169,11 +151,12 @@ impl Files {
             let batch = batch.map_err(|error| unreadable(&error))?;
             position += batch.num_rows() as u64;
             let rows = to_schema(&batch, &names, &self.options.schema).map_err(|what| unreadable(&what))?;
-            if !take(Some(rows), Progress { position: Some(position), finished: false }) {
+            let piece = Piece { batch: Some(Batch::inserts(rows)), malformed: 0 };
+            if !take(piece, Progress { position: Some(position), finished: false }) {
                 return Ok(());
             }
         }
-        take(None, Progress { position: Some(position), finished: true });
+        take(Piece::default(), Progress { position: Some(position), finished: true });
         Ok(())
     }
 
@@ -199,6 +182,28 @@ impl Files {
         let Self { store, runtime, options } = self;
         Self { store: Arc::clone(store), runtime: Arc::clone(runtime), options: Arc::clone(options) }
     }
+}
+
+/// The length of the first record with its end; of the last one also without.
+fn length_of_first(format: &Format, bytes: &[u8], is_last: bool) -> Option<usize> {
+    match format {
+        Format::Csv(options) => record_length(bytes, options, is_last),
+        _ => line_length(bytes, is_last),
+    }
+}
+
+/// Whether it is no record. Of raw lines an empty one is a value.
+fn is_blank(format: &Format, line: &[u8]) -> bool {
+    match format {
+        Format::Raw(_) => false,
+        Format::Csv(_) => line.is_empty(),
+        Format::Json(_) | Format::DebeziumJson(_) => line.trim_ascii().is_empty(),
+    }
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// The length of the first line with its end; of the last one also without.

@@ -1,9 +1,10 @@
 //! Which files there are, how they are divided into splits, and what a split remembers.
 //!
-//! A split is a whole file of Parquet or CSV, or a range of at most [`RANGE`] bytes of a file of JSON lines, named by where it begins:
+//! A split is a whole file of Parquet or CSV, or a range of at most [`RANGE`] bytes of another file of lines, named by where it begins:
 //! `a/b.json@67108864`. So all subtasks find the same ones, and a file that grows after it was found is not read again.
 
-use super::options::{FileOptions, Format};
+use super::options::{FileFormat, FileOptions};
+use crate::format::Format;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use sluice_protocol::state::SplitState;
@@ -62,11 +63,11 @@ impl Split {
 }
 
 /// The splits of a file.
-pub(super) fn divide(file: &str, size: u64, format: Format) -> Vec<Split> {
+pub(super) fn divide(file: &str, size: u64, format: &FileFormat) -> Vec<Split> {
     let ranges: Vec<(u64, u64)> = match format {
         // A line of CSV may end within quotes: where one begins is known only from the beginning.
-        Format::Parquet | Format::Csv { .. } => vec![(0, size)],
-        Format::Json(_) => (0..size.div_ceil(RANGE)).map(|n| (n * RANGE, size.min((n + 1) * RANGE))).collect(),
+        FileFormat::Parquet | FileFormat::Lines(Format::Csv(_)) => vec![(0, size)],
+        FileFormat::Lines(_) => (0..size.div_ceil(RANGE)).map(|n| (n * RANGE, size.min((n + 1) * RANGE))).collect(),
     };
     let split = |(start, end)| Split { file: file.to_owned(), start, end, progress: Progress::default() };
     ranges.into_iter().map(split).collect()
@@ -88,5 +89,5 @@ async fn list(store: &dyn ObjectStore) -> Result<Vec<(String, u64)>, StoreFailur
 /// The splits of all files of a table.
 pub(super) async fn find(store: &dyn ObjectStore, options: &FileOptions) -> Result<Vec<Split>, StoreFailure> {
     let files = list(store).await?;
-    Ok(files.iter().flat_map(|(file, size)| divide(file, *size, options.format)).collect())
+    Ok(files.iter().flat_map(|(file, size)| divide(file, *size, &options.format)).collect())
 }

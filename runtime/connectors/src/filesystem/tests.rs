@@ -47,7 +47,7 @@ fn schema() -> Arc<Schema> {
 fn table(path: &str, options: &[(&str, &str)]) -> TableDescriptor {
     let all = [("connector", "filesystem"), ("path", path)].into_iter().chain(options.iter().copied());
     let options = all.map(|(key, value)| TableOption { key: key.to_owned(), value: value.to_owned() });
-    TableDescriptor { name: "t".into(), schema: schema(), primary_key: vec![], options: options.collect() }
+    TableDescriptor::new("t", schema(), vec![], options.collect())
 }
 
 fn rows(numbers: Range<i64>) -> Batch {
@@ -145,7 +145,7 @@ fn hidden(directory: &Path) -> Vec<String> {
 
 #[test]
 fn the_sink_on_a_file_system_stands_the_suite() {
-    for format in ["json", "csv", "parquet"] {
+    for format in ["json", "csv", "parquet", "debezium-json"] {
         conformance::check(|| Ok(Files::new(&[("format", format)]))).unwrap_or_else(|what| panic!("{format}: {what}"));
     }
     // A file for every batch.
@@ -176,7 +176,7 @@ fn write(files: &Files, batches: impl Iterator<Item = Range<i64>>, run: Run) {
 
 #[test]
 fn files_end_at_their_size() {
-    for format in ["json", "csv", "parquet"] {
+    for format in ["json", "csv", "parquet", "debezium-json"] {
         let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "200 kb")]);
         write(&files, (0..100).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
         let count = std::fs::read_dir(&files.directory.0).unwrap().count();
@@ -196,7 +196,7 @@ fn own(table: &TableDescriptor, (subtask, parallelism): (u32, u32), states: &[Sp
 
 #[test]
 fn a_source_goes_on_where_its_splits_were_under_any_parallelism() {
-    for format in ["json", "csv", "parquet"] {
+    for format in ["json", "csv", "parquet", "debezium-json"] {
         let files = Files::new(&[("format", format), ("sink.rolling-policy.file-size", "300 kb")]);
         write(&files, (0..60).map(|batch| batch * 1000..batch * 1000 + 1000), Run::default());
         let table = table(files.table.option("path").unwrap(), &[("format", format)]);
@@ -275,14 +275,61 @@ fn a_line_that_crosses_ranges_is_read_once() {
             let end = size.min(start + range as u64);
             let split = splits::Split { file: "a.json".into(), start, end, progress: splits::Progress::default() };
             files
-                .read(&split, &mut |batch, _| {
-                    found.extend(batch.into_iter().flat_map(|rows| numbers(&Batch::inserts(rows))));
+                .read(&split, &mut |piece, _| {
+                    found.extend(piece.batch.iter().flat_map(numbers));
                     true
                 })
                 .unwrap();
         }
         assert!(found.into_iter().eq(0..500), "ranges of {range} bytes");
     }
+}
+
+/// All rows of a table as text.
+fn all_text(table: &TableDescriptor) -> (String, u64) {
+    let mut source = open_source(table, (0, 1), RestoredState::default());
+    let mut text = String::new();
+    loop {
+        match source.poll(1000).unwrap() {
+            SourcePoll::Batch(batch) => {
+                let pretty = arrow::util::pretty::pretty_format_batches(&[batch.rows]).unwrap().to_string();
+                let rows = pretty.lines().filter(|line| line.starts_with("| ")).skip(1);
+                rows.for_each(|row| {
+                    text.push_str(&format!("{}\n", row.split_whitespace().collect::<Vec<_>>().join(" ")))
+                });
+            }
+            SourcePoll::Pending => std::thread::sleep(Duration::from_millis(1)),
+            SourcePoll::Finished => return (text, source.malformed_records()),
+        }
+    }
+}
+
+#[test]
+fn lines_of_csv_are_read_by_position_and_bad_ones_passed_over() {
+    let directory = Directory::new();
+    let path = format!("file://{}", directory.0.display());
+    std::fs::write(directory.0.join("a.csv"), "1,\"a\nb\"\nmany,c\n\n3\r\n4,\"d\"\"\"").unwrap();
+    let options = [("format", "csv"), ("csv.ignore-parse-errors", "true")];
+    let (text, malformed) = all_text(&table(&path, &options));
+    assert_eq!((text.as_str(), malformed), ("| 1 | a |\n| | b |\n| | c |\n| 4 | d\" |\n", 1));
+    let part = Arc::new(Schema::new(vec![Field::new("text", DataType::Utf8, true)]));
+    let only_text = TableDescriptor { schema: part, ..table(&path, &options) };
+    assert_eq!(all_text(&only_text).0, "| a |\n| b |\n| c |\n| d\" |\n");
+}
+
+#[test]
+fn lines_are_raw_values_or_changes() {
+    let directory = Directory::new();
+    let path = format!("file://{}", directory.0.display());
+    let change = r#"{"before":{"n":1,"text":"a"},"after":{"n":1,"text":"b"},"op":"u"}"#;
+    std::fs::write(directory.0.join("a.json"), format!("{change}\n\n")).unwrap();
+    let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Utf8, true)]));
+    let options = table(&path, &[("format", "raw")]).options;
+    let raw = TableDescriptor::new("t", schema, vec![], options);
+    assert_eq!(all_text(&raw).0, format!("| {change} |\n| |\n"));
+    let changes = table(&path, &[("format", "debezium-json")]);
+    assert_eq!(FileSourceFactory::new(&changes, None).unwrap().produced_kinds(), ProducedKinds::All);
+    assert_eq!(all_text(&changes).0, "| 1 | a |\n| 1 | b |\n");
 }
 
 #[test]
@@ -306,7 +353,7 @@ fn options_are_refused_by_name() {
         Ok(_) => panic!("{options:?} was taken"),
         Err(error) => error.to_string(),
     };
-    assert!(refused(&[("format", "orc")]).contains("'json', 'csv', 'parquet'"));
+    assert!(refused(&[("format", "orc")]).contains("'json', 'csv', 'raw', 'debezium-json', 'parquet'"));
     assert!(refused(&[("format", "json"), ("auto-compaction", "true")]).contains("'auto-compaction'"));
     assert!(refused(&[("format", "json"), ("sink.rolling-policy.file-size", "0")]).contains("128MB"));
     let relative = FileSinkFactory::new(&table("files", &[("format", "json")]), None).err().unwrap().to_string();

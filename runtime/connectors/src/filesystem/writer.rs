@@ -104,7 +104,7 @@ impl TwoPhaseCommitSink for FileWriter {
             Some(open) => open,
             None => self.begin_file()?,
         };
-        open.encoder.write(&batch.rows, &self.options)?;
+        open.encoder.write(&batch, &self.options)?;
         if open.encoder.ready() >= PART {
             let bytes = open.encoder.take();
             open.handed_on += bytes.len() as u64;

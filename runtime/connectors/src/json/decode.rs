@@ -1,10 +1,10 @@
-//! Messages into batches: a batch is decoded as a whole; only when that fails its messages are looked at one by
-//! one, to skip the bad ones or to say which one is bad and why.
+//! JSON objects into rows of a batch.
 
 use super::options::JsonOptions;
 use super::text_columns;
+use crate::format::MAX_MESSAGES;
+use crate::format::messages::{Collected, MessageFormat, Rows};
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json::ReaderBuilder;
@@ -13,44 +13,16 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use std::fmt;
 use std::sync::Arc;
 
-/// Most messages of a batch.
-pub(crate) const MAX_MESSAGES: usize = 16_384;
-
-/// How much of a bad message is shown, in bytes.
-const EXCERPT: usize = 200;
-
-/// A message that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BadMessage {
-    /// What the caller called the message.
-    pub(crate) place: (u32, i64),
-    /// What is wrong with it.
-    pub(crate) reason: String,
-    /// Its beginning.
-    pub(crate) excerpt: String,
-}
-
-/// Collects messages and makes them a batch.
-pub(crate) struct JsonDecoder {
+/// Decodes objects.
+pub(crate) struct JsonMessages {
     schema: SchemaRef,
     /// As `schema`, with text where arrow would read otherwise than Flink.
     text_schema: SchemaRef,
     options: JsonOptions,
     decoder: Decoder,
-    /// The messages of this batch, end to end.
-    bytes: Vec<u8>,
-    messages: Vec<Message>,
-    /// A message of this batch did not decode to exactly one row.
-    suspicious: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Message {
-    place: (u32, i64),
-    end: usize,
-}
-
-impl JsonDecoder {
+impl JsonMessages {
     /// Reads the columns of a schema; other fields of a message are skipped.
     ///
     /// # Errors
@@ -59,93 +31,7 @@ impl JsonDecoder {
         let fields: Vec<Field> = schema.fields().iter().map(|field| text_columns::decoded_field(field)).collect();
         let text_schema: SchemaRef = Arc::new(Schema::new(fields));
         let decoder = build(&text_schema, options, MAX_MESSAGES)?;
-        let (bytes, messages) = (Vec::new(), Vec::new());
-        Ok(Self { schema, text_schema, options, decoder, bytes, messages, suspicious: false })
-    }
-
-    /// Takes a message; `place` is handed back should it be bad.
-    pub(crate) fn push(&mut self, place: (u32, i64), payload: &[u8]) {
-        self.bytes.extend_from_slice(payload);
-        self.messages.push(Message { place, end: self.bytes.len() });
-        // A message may hold two values or half of one; together with the next it could look right.
-        self.suspicious = self.suspicious
-            || !matches!(self.decoder.decode(payload), Ok(read) if read == payload.len())
-            || self.decoder.has_partial_record()
-            || self.decoder.len() != self.messages.len();
-    }
-
-    /// The rows of the messages; `None` when all were skipped or there were none.
-    ///
-    /// # Errors
-    /// The first message that cannot be read, unless such messages are to be skipped.
-    pub(crate) fn finish(&mut self) -> Result<Option<RecordBatch>, BadMessage> {
-        if self.messages.is_empty() {
-            return Ok(None);
-        }
-        let together = if self.suspicious || self.options.fail_on_missing_field {
-            None
-        } else {
-            self.decoder.flush().ok().flatten().and_then(|rows| self.convert(&rows).ok())
-        };
-        let rows = match together {
-            Some(rows) => Ok(Some(rows)),
-            None => self.one_by_one(),
-        };
-        self.bytes.clear();
-        self.messages.clear();
-        self.suspicious = false;
-        rows
-    }
-
-    fn one_by_one(&mut self) -> Result<Option<RecordBatch>, BadMessage> {
-        let mut rows = Vec::with_capacity(self.messages.len());
-        let mut start = 0;
-        let fresh = |batch_size| build(&self.text_schema, self.options, batch_size);
-        let mut bad = None;
-        for message in &self.messages {
-            let payload = &self.bytes[start..message.end];
-            start = message.end;
-            let row = fresh(2).map_err(|error| error.to_string()).and_then(|decoder| self.decode_one(decoder, payload));
-            match row {
-                Ok(row) => rows.push(row),
-                Err(_) if self.options.ignore_parse_errors => {}
-                Err(reason) => {
-                    bad = Some(BadMessage { place: message.place, reason, excerpt: excerpt(payload) });
-                    break;
-                }
-            }
-        }
-        // What the common decoder has seen of this batch is of no use any more.
-        if let Ok(decoder) = fresh(MAX_MESSAGES) {
-            self.decoder = decoder;
-        }
-        match bad {
-            Some(bad) => Err(bad),
-            None if rows.is_empty() => Ok(None),
-            None => concat_batches(&self.schema, &rows).map(Some).map_err(|error| BadMessage {
-                place: self.messages[0].place,
-                reason: error.to_string(),
-                excerpt: String::new(),
-            }),
-        }
-    }
-
-    fn decode_one(&self, mut decoder: Decoder, payload: &[u8]) -> Result<RecordBatch, String> {
-        if payload.trim_ascii().is_empty() {
-            return Err("it is empty, where a JSON object was expected".to_owned());
-        }
-        if self.options.fail_on_missing_field {
-            self.find_missing(payload)?;
-        }
-        let read = decoder.decode(payload).map_err(|error| plain(&error))?;
-        if decoder.has_partial_record() {
-            return Err("it ends in the middle of a JSON value".to_owned());
-        }
-        if read != payload.len() || decoder.len() != 1 {
-            return Err("it holds more than one JSON value, where one object was expected".to_owned());
-        }
-        let rows = decoder.flush().map_err(|error| plain(&error))?;
-        rows.ok_or_else(|| "it holds no JSON object".to_owned()).and_then(|rows| self.convert(&rows))
+        Ok(Self { schema, text_schema, options, decoder })
     }
 
     fn find_missing(&self, payload: &[u8]) -> Result<(), String> {
@@ -155,12 +41,51 @@ impl JsonDecoder {
             None => Ok(()),
         }
     }
+}
 
-    fn convert(&self, rows: &RecordBatch) -> Result<RecordBatch, String> {
+impl MessageFormat for JsonMessages {
+    fn take(&mut self, payload: &[u8], number: usize) -> bool {
+        !self.options.fail_on_missing_field
+            && matches!(self.decoder.decode(payload), Ok(read) if read == payload.len())
+            && !self.decoder.has_partial_record()
+            && self.decoder.len() == number
+    }
+
+    fn flush(&mut self, _: &Collected) -> Option<RecordBatch> {
+        self.decoder.flush().ok().flatten()
+    }
+
+    fn alone(&self, payload: &[u8]) -> Result<RecordBatch, String> {
+        if payload.trim_ascii().is_empty() {
+            return Err("it is empty, where a JSON object was expected".to_owned());
+        }
+        if self.options.fail_on_missing_field {
+            self.find_missing(payload)?;
+        }
+        let mut decoder = build(&self.text_schema, self.options, 2).map_err(|error| plain(&error))?;
+        let read = decoder.decode(payload).map_err(|error| plain(&error))?;
+        if decoder.has_partial_record() {
+            return Err("it ends in the middle of a JSON value".to_owned());
+        }
+        if read != payload.len() || decoder.len() != 1 {
+            return Err("it holds more than one JSON value, where one object was expected".to_owned());
+        }
+        let rows = decoder.flush().map_err(|error| plain(&error))?;
+        rows.ok_or_else(|| "it holds no JSON object".to_owned())
+    }
+
+    fn convert(&self, rows: &RecordBatch) -> Result<Rows, String> {
         let columns = self.schema.fields().iter().zip(rows.columns());
         let columns = columns.map(|(field, column)| text_columns::convert(field, column, self.options));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
-        RecordBatch::try_new(self.schema.clone(), columns).map_err(|error| plain(&error))
+        let rows = RecordBatch::try_new(self.schema.clone(), columns).map_err(|error| plain(&error))?;
+        Ok(Rows { rows, kinds: None, messages: None })
+    }
+
+    fn clear(&mut self) {
+        if let Ok(decoder) = build(&self.text_schema, self.options, MAX_MESSAGES) {
+            self.decoder = decoder;
+        }
     }
 }
 
@@ -179,15 +104,6 @@ fn plain(error: &ArrowError) -> String {
         ArrowError::JsonError(message) | ArrowError::InvalidArgumentError(message) => message.clone(),
         other => other.to_string(),
     }
-}
-
-/// At most [`EXCERPT`] bytes of a message, as text.
-pub(super) fn excerpt(payload: &[u8]) -> String {
-    if payload.len() <= EXCERPT {
-        return String::from_utf8_lossy(payload).into_owned();
-    }
-    let text = String::from_utf8_lossy(&payload[..EXCERPT]);
-    format!("{}…", text.trim_end_matches('\u{fffd}'))
 }
 
 /// The names of an object's fields.

@@ -35,9 +35,3 @@ pub(crate) fn read(options: &Options<'_>, prefix: &str) -> Result<JsonOptions, T
         options.choice(&format!("{prefix}.timestamp-format.standard"), &standard)?.unwrap_or(TimestampFormat::Sql);
     Ok(JsonOptions { ignore_parse_errors, fail_on_missing_field, timestamp_format })
 }
-
-/// A format that must be given under a key, and be `json`.
-pub(crate) fn require_json(options: &Options<'_>, key: &str, whose: &str) -> Result<(), TableError> {
-    let format = options.required(key, &format!("the format of {whose}; the formats are 'json'"))?;
-    if format == "json" { Ok(()) } else { Err(options.wrong(key, format, "one of 'json'")) }
-}

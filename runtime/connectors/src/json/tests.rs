@@ -1,9 +1,9 @@
 //! Decoding and encoding as Flink does; bad messages are found, named and skipped.
 
-use super::decode::{BadMessage, JsonDecoder};
 use super::encode::JsonEncoder;
 use super::options::JsonOptions;
 use super::timestamp::{self, TimestampFormat};
+use crate::format::{BadMessage, Decoder, Format, OnBad};
 use arrow::array::{
     Array, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int64Array, RecordBatch,
     StringArray, Time32MillisecondArray, TimestampMicrosecondArray, TimestampMillisecondArray,
@@ -22,12 +22,21 @@ fn schema() -> SchemaRef {
     ]))
 }
 
+fn decoder(schema: &SchemaRef, options: JsonOptions) -> Decoder {
+    let on_bad = if options.ignore_parse_errors { OnBad::PassOver } else { OnBad::Fail };
+    Format::Json(options).decoder(schema, schema, on_bad).unwrap()
+}
+
+fn rows(decoder: &mut Decoder) -> Option<RecordBatch> {
+    decoder.finish().unwrap().batch.map(|batch| batch.rows)
+}
+
 fn decode(options: JsonOptions, messages: &[&[u8]]) -> Result<Option<RecordBatch>, BadMessage> {
-    let mut decoder = JsonDecoder::new(schema(), options).unwrap();
+    let mut decoder = self::decoder(&schema(), options);
     for (offset, message) in messages.iter().enumerate() {
         decoder.push((7, offset as i64), message);
     }
-    decoder.finish()
+    Ok(decoder.finish()?.batch.map(|batch| batch.rows))
 }
 
 fn apps(rows: &RecordBatch) -> Vec<Option<&str>> {
@@ -102,12 +111,12 @@ fn bad_messages_are_skipped_and_bad_fields_null_when_asked() {
 
 #[test]
 fn the_decoder_goes_on_after_a_bad_batch() {
-    let mut decoder = JsonDecoder::new(schema(), PLAIN).unwrap();
+    let mut decoder = self::decoder(&schema(), PLAIN);
     decoder.push((0, 1), br#"{"app_id":"a","#);
     assert!(decoder.finish().is_err());
     decoder.push((0, 2), br#"{"app_id":"b"}"#);
-    assert_eq!(apps(&decoder.finish().unwrap().unwrap()), [Some("b")]);
-    assert_eq!(decoder.finish().unwrap(), None);
+    assert_eq!(apps(&rows(&mut decoder).unwrap()), [Some("b")]);
+    assert_eq!(rows(&mut decoder), None);
 }
 
 #[test]
@@ -122,7 +131,7 @@ fn a_missing_field_fails_only_when_asked() {
 #[test]
 fn a_column_that_is_not_null_says_so() {
     let strict: SchemaRef = Arc::new(Schema::new(vec![Field::new("app_id", DataType::Utf8, false)]));
-    let mut decoder = JsonDecoder::new(strict, PLAIN).unwrap();
+    let mut decoder = self::decoder(&strict, PLAIN);
     decoder.push((0, 0), b"{}");
     let error = decoder.finish().unwrap_err();
     assert!(error.reason.contains("app_id"), "{error:?}");
@@ -132,7 +141,8 @@ fn a_column_that_is_not_null_says_so() {
 fn the_excerpt_is_short_and_whole_characters() {
     let long = format!(r#"{{"app_id":"{}"#, "é".repeat(300));
     let error = decode(PLAIN, &[long.as_bytes()]).unwrap_err();
-    assert!(error.excerpt.len() <= 204 && error.excerpt.ends_with("é…"), "{error:?}");
+    assert!(error.excerpt().len() <= 204 && error.excerpt().ends_with("é…"), "{error:?}");
+    assert_eq!(error.payload, long.as_bytes());
 }
 
 #[test]
@@ -227,16 +237,16 @@ fn instants_and_bytes_read_back_as_written() {
     for timestamp_format in [TimestampFormat::Sql, TimestampFormat::Iso8601] {
         let encoder = JsonEncoder::new(&rows.schema(), &[0, 1], timestamp_format).unwrap();
         let bound = encoder.bind(&rows).unwrap();
-        let mut decoder = JsonDecoder::new(rows.schema(), JsonOptions { timestamp_format, ..PLAIN }).unwrap();
+        let mut decoder = self::decoder(&rows.schema(), JsonOptions { timestamp_format, ..PLAIN });
         for row in 0..2 {
             let mut text = Vec::new();
             bound.write(row, &mut text);
             assert!(text.windows(2).any(|pair| pair == b"Z\""), "{}", String::from_utf8_lossy(&text));
             decoder.push((0, 0), &text);
         }
-        assert_eq!(decoder.finish().unwrap().unwrap(), rows);
+        assert_eq!(super::tests::rows(&mut decoder).unwrap(), rows);
     }
-    let mut decoder = JsonDecoder::new(rows.schema(), PLAIN).unwrap();
+    let mut decoder = self::decoder(&rows.schema(), PLAIN);
     decoder.push((0, 3), br#"{"at":"2024-01-01 12:00:00","x":""}"#);
     let error = decoder.finish().unwrap_err();
     assert!(error.reason.contains("'Z'"), "{error:?}");

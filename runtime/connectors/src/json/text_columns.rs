@@ -1,9 +1,9 @@
 //! Columns whose text arrow would read otherwise than Flink: timestamps in exactly one standard, bytes in base64.
 //! They are decoded as text first and converted here.
 
-use super::decode::excerpt;
 use super::options::JsonOptions;
 use super::timestamp;
+use crate::format::messages::excerpt;
 use arrow::array::{Array, ArrayRef, BinaryArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use base64::Engine as _;
@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 
 /// The field as it is decoded.
-pub(super) fn decoded_field(field: &Field) -> Field {
+pub(crate) fn decoded_field(field: &Field) -> Field {
     match field.data_type() {
         DataType::Timestamp(..) | DataType::Binary => field.clone().with_data_type(DataType::Utf8),
         _ => field.clone(),
@@ -19,7 +19,7 @@ pub(super) fn decoded_field(field: &Field) -> Field {
 }
 
 /// The column as the table has it; `column` is what [`decoded_field`] made.
-pub(super) fn convert(field: &Field, column: &ArrayRef, options: JsonOptions) -> Result<ArrayRef, String> {
+pub(crate) fn convert(field: &Field, column: &ArrayRef, options: JsonOptions) -> Result<ArrayRef, String> {
     let Some(texts) = column.as_any().downcast_ref::<StringArray>() else { return Ok(column.clone()) };
     match field.data_type() {
         DataType::Timestamp(unit, zone) => {

@@ -2,14 +2,16 @@
 
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
 use super::properties::ClientProperties;
-use crate::json::encode::JsonEncoder;
-use crate::json::options::{self as json, JsonOptions};
-use crate::json::timestamp::TimestampFormat;
+use super::rows::{KeyFormat, Layout};
+use crate::format::{self, Format, NAMES, Name, RowEncoder};
 use crate::options::{self, CONNECTOR, Known, Options};
+use arrow::datatypes::Schema;
+use sluice_engine::sink::AcceptedKinds;
 use sluice_engine::table::{TableDescriptor, TableError};
 use std::time::Duration;
 
-const KEY_FORMAT: &str = "key columns are not supported by connector 'kafka'; 'upsert-kafka' writes keys. Remove it";
+/// What a key can be: a change of a row is none.
+const KEY_FORMATS: [Name; 3] = [Name::Json, Name::Csv, Name::Raw];
 
 /// A table may be read and written, so both directions know all of them.
 const KAFKA: Known<'static> = Known {
@@ -17,12 +19,10 @@ const KAFKA: Known<'static> = Known {
         "topic",
         "format",
         "value.format",
-        "json.ignore-parse-errors",
-        "json.fail-on-missing-field",
-        "json.timestamp-format.standard",
-        "value.json.ignore-parse-errors",
-        "value.json.fail-on-missing-field",
-        "value.json.timestamp-format.standard",
+        "value.fields-include",
+        "key.format",
+        "key.fields",
+        "key.fields-prefix",
         "scan.startup.mode",
         "scan.startup.timestamp-millis",
         "scan.startup.specific-offsets",
@@ -32,13 +32,10 @@ const KAFKA: Known<'static> = Known {
         "scan.topic-partition-discovery.interval",
         "sink.delivery-guarantee",
     ],
+    formats: &["", "value.", "key."],
     properties: true,
     refused: &[
         ("topic-pattern", "list the topics in 'topic', with ';' between them"),
-        ("key.format", KEY_FORMAT),
-        ("key.fields", KEY_FORMAT),
-        ("key.fields-prefix", KEY_FORMAT),
-        ("value.fields-include", KEY_FORMAT),
         ("scan.parallelism", "a source runs with the parallelism of the job; remove it"),
         ("sink.parallelism", "a sink runs with the parallelism of what it is chained to; remove it"),
         ("sink.partitioner", "'properties.partitioner' chooses one of librdkafka's; write it instead"),
@@ -47,15 +44,8 @@ const KAFKA: Known<'static> = Known {
 };
 
 const UPSERT: Known<'static> = Known {
-    names: &[
-        "topic",
-        "key.format",
-        "value.format",
-        "value.fields-include",
-        "key.json.timestamp-format.standard",
-        "value.json.timestamp-format.standard",
-        "sink.delivery-guarantee",
-    ],
+    names: &["topic", "key.format", "value.format", "value.fields-include", "sink.delivery-guarantee"],
+    formats: &["value.", "key."],
     properties: true,
     refused: &[
         ("format", "the key and the value each have a format; set 'key.format' and 'value.format'"),
@@ -84,8 +74,14 @@ pub(super) struct SourceOptions {
     pub(super) topics: Vec<String>,
     /// The client's.
     pub(super) properties: ClientProperties,
-    /// The format's.
-    pub(super) json: JsonOptions,
+    /// The format of values.
+    pub(super) value: Format,
+    /// What its options begin with.
+    pub(super) value_prefix: &'static str,
+    /// The format of keys, when they hold columns.
+    pub(super) key: Option<KeyFormat>,
+    /// Which column comes from where.
+    pub(super) layout: Layout,
     /// Where to begin without state.
     pub(super) startup: Startup,
     /// Where to end; `None`: never.
@@ -103,25 +99,80 @@ pub(super) fn read_source(table: &TableDescriptor) -> Result<SourceOptions, Tabl
         .map(|topic| topic.trim().to_owned())
         .filter(|topic| !topic.is_empty())
         .collect();
-    let json = json::read(&options, read_format(&options)?)?;
+    let (value, value_prefix) = read_value_format(&options)?;
+    let key = read_key_format(&options)?;
+    check_used(&options, &value, value_prefix, key.as_ref())?;
+    let layout = Layout::new(table, &value, key.as_ref()).map_err(|what| options::error(table, None, what))?;
     let properties = ClientProperties::read(&options)?;
     let startup = read_startup(&options, topics.len(), properties.group_id.is_some())?;
     let bounded = read_bounded(&options, topics.len(), properties.group_id.is_some())?;
     let discovery = options.duration("scan.topic-partition-discovery.interval")?.unwrap_or(DEFAULT_DISCOVERY);
     let discovery = (!discovery.is_zero() && bounded.is_none()).then_some(discovery);
-    Ok(SourceOptions { table: table.name.clone(), topics, properties, json, startup, bounded, discovery })
+    let table = table.name.clone();
+    Ok(SourceOptions { table, topics, properties, value, value_prefix, key, layout, startup, bounded, discovery })
 }
 
-/// The prefix of the format's options.
-fn read_format(options: &Options<'_>) -> Result<&'static str, TableError> {
-    match (options.text("format"), options.text("value.format")) {
+/// The format of values and what its options begin with.
+fn read_value_format(options: &Options<'_>) -> Result<(Format, &'static str), TableError> {
+    let (key, prefix) = match (options.text("format"), options.text("value.format")) {
         (Some(_), Some(_)) => {
             let message = "the options 'format' and 'value.format' mean the same; remove one of them";
-            Err(options.error("value.format", message))
+            return Err(options.error("value.format", message));
         }
-        (None, Some(_)) => json::require_json(options, "value.format", "the values").map(|()| "value.json"),
-        _ => json::require_json(options, "format", "the values").map(|()| "json"),
+        (None, Some(_)) => ("value.format", "value."),
+        _ => ("format", ""),
+    };
+    Ok((format::read(options, key, prefix, &NAMES, "the values")?, prefix))
+}
+
+/// The format of keys, when `key.format` and `key.fields` name one and its columns.
+fn read_key_format(options: &Options<'_>) -> Result<Option<KeyFormat>, TableError> {
+    let include = [("ALL", true), ("EXCEPT_KEY", false)];
+    let in_value = options.choice("value.fields-include", &include)?;
+    if options.text("key.format").is_none() {
+        let without = ["key.fields", "key.fields-prefix"].into_iter().find(|key| options.text(key).is_some());
+        let without = without.or((in_value == Some(false)).then_some("value.fields-include"));
+        return match without {
+            None => Ok(None),
+            Some(key) => Err(options.error(key, format!("the option '{key}' needs 'key.format'"))),
+        };
     }
+    let format = format::read(options, "key.format", "key.", &KEY_FORMATS, "the keys")?;
+    let prefix = options.text("key.fields-prefix").unwrap_or_default().to_owned();
+    let fields = options.required("key.fields", "which columns stand in the key, with ';' between them")?;
+    let fields: Vec<String> = fields.split(';').map(|field| field.trim().to_owned()).collect();
+    let table = options.table();
+    for field in &fields {
+        if table.declared.index_of(field).is_err() || table.metadata.contains_key(field) {
+            let known: Vec<&str> = table.declared.fields().iter().map(|field| field.name().as_str()).collect();
+            return Err(options.wrong(
+                "key.fields",
+                field,
+                &format!("columns of the table: {}", options::list(&known)),
+            ));
+        }
+        if !field.starts_with(&prefix) {
+            let message = format!("the column '{field}' of 'key.fields' does not begin with '{prefix}'");
+            return Err(options.error("key.fields-prefix", message));
+        }
+    }
+    let in_value = in_value.unwrap_or(true);
+    if in_value && !prefix.is_empty() {
+        let message = "the option 'key.fields-prefix' needs 'value.fields-include' = 'EXCEPT_KEY', as in Flink";
+        return Err(options.error("key.fields-prefix", message));
+    }
+    Ok(Some(KeyFormat { format, fields, prefix, in_value }))
+}
+
+fn check_used(
+    options: &Options<'_>,
+    value: &Format,
+    prefix: &'static str,
+    key: Option<&KeyFormat>,
+) -> Result<(), TableError> {
+    let mut used = vec![(prefix, value.name().text())];
+    used.extend(key.map(|key| ("key.", key.format.name().text())));
+    format::check_used(options, &used)
 }
 
 /// What a writer needs.
@@ -133,23 +184,45 @@ pub(super) struct SinkOptions {
     pub(super) topic: String,
     /// The client's.
     pub(super) properties: ClientProperties,
-    /// Writes keys; only for upserts.
-    pub(super) key: Option<JsonEncoder>,
+    /// Writes keys.
+    pub(super) key: Option<RowEncoder>,
     /// Writes values.
-    pub(super) value: JsonEncoder,
+    pub(super) value: RowEncoder,
+    /// Which rows it takes: by key the last one stands.
+    pub(super) kinds: AcceptedKinds,
 }
 
 /// Options of the `kafka` sink.
 pub(super) fn read_append_sink(table: &TableDescriptor) -> Result<SinkOptions, TableError> {
     let options = Options::new(table, &KAFKA)?;
-    if !table.primary_key.is_empty() {
+    let (format, prefix) = read_value_format(&options)?;
+    let is_changelog = matches!(format, Format::DebeziumJson(_));
+    if !table.primary_key.is_empty() && !is_changelog {
         let message = "a table with a PRIMARY KEY cannot be written by connector 'kafka', which only appends; use \
                        'upsert-kafka', or remove the PRIMARY KEY";
         return Err(options.error(CONNECTOR, message));
     }
-    let json = json::read(&options, read_format(&options)?)?;
-    let value = encoder(&options, &all_columns(table), json.timestamp_format)?;
-    build_sink(&options, None, value)
+    let key = read_key_format(&options)?;
+    check_used(&options, &format, prefix, key.as_ref())?;
+    let mut columns = all_columns(table);
+    let encoded = key.as_ref().map(|key| key_encoder(&options, key)).transpose()?;
+    if let Some(key) = key.as_ref().filter(|key| !key.in_value) {
+        columns.retain(|position| !key.fields.contains(table.schema.field(*position).name()));
+    }
+    let value = encoder(&options, &table.schema, &columns, &format)?;
+    build_sink(&options, encoded, value, if is_changelog { AcceptedKinds::All } else { AcceptedKinds::InsertOnly })
+}
+
+/// Writes the columns of `key.fields` under their names without the prefix.
+fn key_encoder(options: &Options<'_>, key: &KeyFormat) -> Result<RowEncoder, TableError> {
+    let table = options.table();
+    let positions: Result<Vec<usize>, _> = key.fields.iter().map(|field| table.schema.index_of(field)).collect();
+    let positions = positions.map_err(|error| options.error("key.fields", error.to_string()))?;
+    let named = table.schema.fields().iter().map(|field| {
+        let name = field.name().strip_prefix(key.prefix.as_str()).unwrap_or(field.name()).to_owned();
+        field.as_ref().clone().with_name(name)
+    });
+    encoder(options, &Schema::new(named.collect::<Vec<_>>()), &positions, &key.format)
 }
 
 /// Options of the `upsert-kafka` sink.
@@ -160,18 +233,24 @@ pub(super) fn read_upsert_sink(table: &TableDescriptor) -> Result<SinkOptions, T
                        PRIMARY KEY (…) NOT ENFORCED";
         return Err(options::error(table, None, message));
     }
-    json::require_json(&options, "key.format", "the keys")?;
-    json::require_json(&options, "value.format", "the values")?;
+    let key_format = format::read(&options, "key.format", "key.", &KEY_FORMATS, "the keys")?;
+    let value_format = format::read(&options, "value.format", "value.", &KEY_FORMATS, "the values")?;
+    format::check_used(&options, &[("key.", key_format.name().text()), ("value.", value_format.name().text())])?;
     let include = [("ALL", true), ("EXCEPT_KEY", false)];
     let include_key = options.choice("value.fields-include", &include)?.unwrap_or(true);
     let mut columns = all_columns(table);
     columns.retain(|position| include_key || !table.primary_key.contains(position));
-    let key = encoder(&options, &table.primary_key, json::read(&options, "key.json")?.timestamp_format)?;
-    let value = encoder(&options, &columns, json::read(&options, "value.json")?.timestamp_format)?;
-    build_sink(&options, Some(key), value)
+    let key = encoder(&options, &table.schema, &table.primary_key, &key_format)?;
+    let value = encoder(&options, &table.schema, &columns, &value_format)?;
+    build_sink(&options, Some(key), value, AcceptedKinds::Upsert)
 }
 
-fn build_sink(options: &Options<'_>, key: Option<JsonEncoder>, value: JsonEncoder) -> Result<SinkOptions, TableError> {
+fn build_sink(
+    options: &Options<'_>,
+    key: Option<RowEncoder>,
+    value: RowEncoder,
+    kinds: AcceptedKinds,
+) -> Result<SinkOptions, TableError> {
     let topic = options.required("topic", "where to write")?;
     if topic.contains(';') {
         return Err(options.wrong("topic", topic, "one topic, since a sink writes to one"));
@@ -191,6 +270,7 @@ fn build_sink(options: &Options<'_>, key: Option<JsonEncoder>, value: JsonEncode
         properties: ClientProperties::read(options)?,
         key,
         value,
+        kinds,
     })
 }
 
@@ -198,11 +278,11 @@ fn all_columns(table: &TableDescriptor) -> Vec<usize> {
     (0..table.schema.fields().len()).collect()
 }
 
-fn encoder(options: &Options<'_>, columns: &[usize], format: TimestampFormat) -> Result<JsonEncoder, TableError> {
-    let table = options.table();
-    JsonEncoder::new(&table.schema, columns, format).map_err(|field| {
-        let message =
-            format!("column '{}' of type {} cannot be written as JSON; cast it", field.name(), field.data_type());
-        options::error(table, None, message)
-    })
+fn encoder(
+    options: &Options<'_>,
+    schema: &Schema,
+    columns: &[usize],
+    format: &Format,
+) -> Result<RowEncoder, TableError> {
+    format.encoder(schema, columns).map_err(|what| options::error(options.table(), None, what))
 }

@@ -14,7 +14,7 @@ use rdkafka::{ClientContext, Message as _};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
-use sluice_engine::sink::{Sink, SinkContext};
+use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,21 +169,24 @@ fn send_rows(
         key.clear();
         value.clear();
         let mut record = BaseRecord::<[u8], [u8]>::to(&options.topic);
-        match (kind.unwrap_or(RowKind::Insert), &keys) {
+        let kind = kind.unwrap_or(RowKind::Insert);
+        match (kind, options.kinds) {
             // The new value of the key follows and takes the old one's place.
-            (RowKind::UpdateBefore, Some(_)) => {
+            (RowKind::UpdateBefore, AcceptedKinds::Upsert) => {
                 *next += 1;
                 continue;
             }
-            (RowKind::Delete, Some(_)) => {}
-            (RowKind::Insert | RowKind::UpdateAfter, Some(_)) | (RowKind::Insert, None) => {
-                values.write(row, &mut value);
-                record = record.payload(&value);
+            (RowKind::Delete, AcceptedKinds::Upsert) => {}
+            (RowKind::Insert, _) | (RowKind::UpdateAfter, AcceptedKinds::Upsert) | (_, AcceptedKinds::All) => {
+                if values.write(row, kind, &mut value) {
+                    record = record.payload(&value);
+                }
             }
-            (other, None) => return Err(not_appended(options, other)),
+            (other, AcceptedKinds::InsertOnly) => return Err(not_appended(options, other)),
         }
-        if let Some(keys) = &keys {
-            keys.write(row, &mut key);
+        if let Some(keys) = &keys
+            && keys.write(row, RowKind::Insert, &mut key)
+        {
             record = record.key(&key);
         }
         deliveries.pending.fetch_add(1, Ordering::AcqRel);

@@ -9,13 +9,13 @@ use super::discovery::{Discovery, DiscoveryTask};
 use super::offset_options::Startup;
 use super::offsets::{Offsets, out_of_range, place};
 use super::options::SourceOptions;
+use super::rows::{BadRecord, ReadRows, RowReader};
 use super::split::{NewSplit, SplitPosition, owner};
-use crate::json::decode::{BadMessage, JsonDecoder, MAX_MESSAGES};
+use crate::format::MAX_MESSAGES;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
-use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{RestoredState, Waker};
 use sluice_engine::source::{Source, SourceContext, SourcePoll};
@@ -31,7 +31,9 @@ const EVENTS_PER_POLL: usize = 8;
 /// A subtask's reader.
 pub(super) struct KafkaReader {
     options: Arc<SourceOptions>,
-    decoder: JsonDecoder,
+    rows: RowReader,
+    /// Records that were passed over.
+    malformed: u64,
     reading: Option<Reading>,
 }
 
@@ -57,8 +59,8 @@ struct Split {
 }
 
 impl KafkaReader {
-    pub(super) const fn new(options: Arc<SourceOptions>, decoder: JsonDecoder) -> Self {
-        Self { options, decoder, reading: None }
+    pub(super) const fn new(options: Arc<SourceOptions>, rows: RowReader) -> Self {
+        Self { options, rows, malformed: 0, reading: None }
     }
 
     fn lookup<'a>(&'a self, consumer: &'a Consumer) -> Lookup<'a, ReaderContext> {
@@ -125,17 +127,24 @@ impl KafkaReader {
     }
 
     /// What a message that cannot be read says.
-    fn bad_message(&self, splits: &[Split], bad: &BadMessage) -> TaskError {
+    fn bad_message(&self, splits: &[Split], BadRecord { message: bad, is_key }: &BadRecord) -> TaskError {
         let (split, offset) = bad.place;
+        let (format, prefix) = match &self.options.key {
+            Some(key) if *is_key => (&key.format, "key."),
+            _ => (&self.options.value, self.options.value_prefix),
+        };
         let whose = splits
             .get(split as usize)
             .map(|split| place(&split.position.topic, split.position.partition))
             .unwrap_or_default();
         TaskError::BadData(format!(
-            "table '{}': the message at offset {offset} of {whose} cannot be read as JSON: {}. It begins: {}. Correct \
-             the table's columns, or skip such messages with 'json.ignore-parse-errors' = 'true' \
-             ('value.json.ignore-parse-errors' beside 'value.format')",
-            self.options.table, bad.reason, bad.excerpt
+            "table '{}': the {} of the record at offset {offset} of {whose} cannot be read as {}: {}. It begins: {}. {}",
+            self.options.table,
+            if *is_key { "key" } else { "value" },
+            format.name().text(),
+            bad.reason,
+            bad.excerpt(),
+            format.advice(prefix)
         ))
     }
 }
@@ -181,13 +190,13 @@ impl Reading {
     }
 
     /// Takes up to `max` messages, split by split; how many there were, with those that hold no row.
-    fn take(&mut self, table: &str, decoder: &mut JsonDecoder, max: usize) -> Result<usize, TaskError> {
+    fn take(&mut self, table: &str, rows: &mut RowReader, max: usize) -> Result<usize, TaskError> {
         let mut taken = 0;
         let count = self.splits.len();
         for step in 0..count {
             let index = (self.turn + step) % count;
             let number = u32::try_from(index).unwrap_or(u32::MAX);
-            taken += self.splits[index].take(table, number, &self.consumer, decoder, max - taken)?;
+            taken += self.splits[index].take(table, number, &self.consumer, rows, max - taken)?;
             if taken >= max {
                 // The others come first next time.
                 self.turn = (index + 1) % count;
@@ -204,7 +213,7 @@ impl Split {
         table: &str,
         number: u32,
         consumer: &Consumer,
-        decoder: &mut JsonDecoder,
+        rows: &mut RowReader,
         max: usize,
     ) -> Result<usize, TaskError> {
         let mut taken = 0;
@@ -221,10 +230,7 @@ impl Split {
                         break;
                     }
                     taken += 1;
-                    // A message without a value says that a key was deleted, which is no row.
-                    if let Some(payload) = message.payload() {
-                        decoder.push((number, offset), payload);
-                    }
+                    rows.push((number, offset), &message);
                     self.position.offset = offset + 1;
                     self.finished = self.position.is_finished();
                 }
@@ -339,10 +345,14 @@ impl Source for KafkaReader {
         };
         serve_events(&reading.consumer);
         reading.assign_found(&self.options.table)?;
-        let taken = reading.take(&self.options.table, &mut self.decoder, max_rows.clamp(1, MAX_MESSAGES))?;
-        match self.decoder.finish() {
-            Ok(Some(rows)) => return Ok(SourcePoll::Batch(Batch::inserts(rows))),
-            Ok(None) => {}
+        let taken = reading.take(&self.options.table, &mut self.rows, max_rows.clamp(1, MAX_MESSAGES))?;
+        match self.rows.finish() {
+            Ok(ReadRows { batch, bad }) => {
+                self.malformed += bad.len() as u64;
+                if let Some(batch) = batch {
+                    return Ok(SourcePoll::Batch(batch));
+                }
+            }
             Err(bad) => {
                 let splits = self.reading.as_ref().map(|reading| reading.splits.as_slice()).unwrap_or_default();
                 return Err(self.bad_message(splits, &bad));
@@ -372,6 +382,10 @@ impl Source for KafkaReader {
         let shown = properties.group_id.is_some() && properties.commit_on_checkpoint && !states.is_empty();
         reading.snapshot = shown.then_some(offsets);
         Ok(states)
+    }
+
+    fn malformed_records(&self) -> u64 {
+        self.malformed
     }
 
     fn checkpoint_completed(&mut self, _: CheckpointId) {

@@ -12,12 +12,7 @@ use std::sync::Arc;
 
 fn table(options: &[(&str, &str)]) -> TableDescriptor {
     let option = |(key, value): &(&str, &str)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() };
-    TableDescriptor {
-        name: "t".to_owned(),
-        schema: Arc::new(Schema::empty()),
-        primary_key: vec![],
-        options: options.iter().map(option).collect(),
-    }
+    TableDescriptor::new("t", Arc::new(Schema::empty()), vec![], options.iter().map(option).collect())
 }
 
 const KNOWN: Known<'static> = Known {
@@ -29,6 +24,7 @@ const KNOWN: Known<'static> = Known {
         "scan.bounded.specific-offsets",
         "scan.bounded.timestamp-millis",
     ],
+    formats: &[],
     properties: true,
     refused: &[],
 };

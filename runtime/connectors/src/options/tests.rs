@@ -8,19 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn table(primary_key: &[usize], options: &[(&str, &str)]) -> TableDescriptor {
-    TableDescriptor {
-        name: "t".to_owned(),
-        schema: Arc::new(Schema::new(vec![
-            Field::new("app_id", DataType::Utf8, true),
-            Field::new("pv", DataType::Int64, true),
-            Field::new("ts", DataType::Timestamp(TimeUnit::Millisecond, None), true),
-        ])),
-        primary_key: primary_key.to_vec(),
-        options: options
-            .iter()
-            .map(|(key, value)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() })
-            .collect(),
-    }
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("app_id", DataType::Utf8, true),
+        Field::new("pv", DataType::Int64, true),
+        Field::new("ts", DataType::Timestamp(TimeUnit::Millisecond, None), true),
+    ]));
+    let options =
+        options.iter().map(|(key, value)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() }).collect();
+    TableDescriptor::new("t", schema, primary_key.to_vec(), options)
 }
 
 fn source_error(options: &[(&str, &str)]) -> TableError {
@@ -192,7 +187,31 @@ fn a_wrong_start_or_property_is_named() {
             Some("json.fail-on-missing-field"),
             &["json.ignore-parse-errors"],
         ),
-        (with(&started, &[("key.format", "json")]), Some("key.format"), &["not supported"]),
+        (with(&started, &[("key.format", "json")]), Some("key.fields"), &["'key.fields' is missing"]),
+        (with(&started, &[("key.fields", "pv")]), Some("key.fields"), &["needs 'key.format'"]),
+        (
+            with(&started, &[("key.format", "json"), ("key.fields", "app_id;pw")]),
+            Some("key.fields"),
+            &["'pw'", "'app_id'"],
+        ),
+        (
+            with(&started, &[("key.format", "debezium-json"), ("key.fields", "pv")]),
+            Some("key.format"),
+            &["'debezium-json'", "'raw'"],
+        ),
+        (
+            with(&started, &[("key.format", "json"), ("key.fields", "pv"), ("key.fields-prefix", "p")]),
+            Some("key.fields-prefix"),
+            &["EXCEPT_KEY"],
+        ),
+        (with(&started, &[("csv.null-literal", "n")]), Some("csv.null-literal"), &["does not use", "'json.*'"]),
+        (
+            with(&started, &[("value.json.ignore-parse-errors", "true")]),
+            Some("value.json.ignore-parse-errors"),
+            &["'json.*'"],
+        ),
+        (with(&started, &[("csv.allow-comments", "true")]), Some("csv.allow-comments"), &["not supported", "filter"]),
+        (with(&without(&started, "format"), &[("format", "raw")]), None, &["'raw'", "one column"]),
         (with(&started, &[("topic", "a"), ("topic", "b")]), Some("topic"), &["given twice"]),
     ]);
 }

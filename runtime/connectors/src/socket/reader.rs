@@ -2,8 +2,7 @@
 
 use super::connection::{Connection, Received};
 use super::{SPLIT, SocketOptions};
-use crate::json::decode::JsonDecoder;
-use arrow::array::{RecordBatch, StringBuilder};
+use crate::format::{Decoder, MAX_MESSAGES};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::RestoredState;
@@ -15,19 +14,20 @@ use std::sync::Arc;
 /// A subtask's reader; only the first one is connected.
 pub(super) struct SocketReader {
     options: Arc<SocketOptions>,
-    /// Of lines that are JSON; the others are the value of the only column.
-    decoder: Option<JsonDecoder>,
+    decoder: Decoder,
     connection: Option<Connection>,
     /// Lines that came and are not rows yet.
     waiting: VecDeque<Vec<u8>>,
     has_ended: bool,
     /// Lines that were made rows, for messages.
     taken: i64,
+    /// Lines that were passed over.
+    malformed: u64,
 }
 
 impl SocketReader {
-    pub(super) const fn new(options: Arc<SocketOptions>, decoder: Option<JsonDecoder>) -> Self {
-        Self { options, decoder, connection: None, waiting: VecDeque::new(), has_ended: false, taken: 0 }
+    pub(super) const fn new(options: Arc<SocketOptions>, decoder: Decoder) -> Self {
+        Self { options, decoder, connection: None, waiting: VecDeque::new(), has_ended: false, taken: 0, malformed: 0 }
     }
 
     /// Fetches lines until there are enough, or no more for now.
@@ -43,35 +43,25 @@ impl SocketReader {
         Ok(())
     }
 
-    fn rows(&mut self, count: usize) -> Result<Option<RecordBatch>, TaskError> {
+    fn rows(&mut self, count: usize) -> Result<Option<Batch>, TaskError> {
         let first = self.taken + 1;
         self.taken += i64::try_from(count).unwrap_or(0);
         let lines = (first..).zip(self.waiting.drain(..count));
-        let Some(decoder) = &mut self.decoder else { return raw(&self.options, lines).map(Some) };
-        lines.for_each(|(number, line)| decoder.push((0, number), &line));
-        decoder.finish().map_err(|bad| {
+        lines.for_each(|(number, line)| self.decoder.push((0, number), &line));
+        let made = self.decoder.finish().map_err(|bad| {
+            let SocketOptions { table, hostname, port, format, .. } = self.options.as_ref();
             TaskError::BadData(format!(
-                "table '{}': line {} of {}:{} cannot be read as JSON: {}. It begins: {}. Skip such lines with \
-                 'json.ignore-parse-errors' = 'true'",
-                self.options.table, bad.place.1, self.options.hostname, self.options.port, bad.reason, bad.excerpt
-            ))
-        })
-    }
-}
-
-fn raw(options: &SocketOptions, lines: impl Iterator<Item = (i64, Vec<u8>)>) -> Result<RecordBatch, TaskError> {
-    let mut column = StringBuilder::new();
-    for (number, line) in lines {
-        let text = std::str::from_utf8(&line).map_err(|error| {
-            TaskError::BadData(format!(
-                "table '{}': line {number} of {}:{} is no UTF-8: {error}",
-                options.table, options.hostname, options.port
+                "table '{table}': line {} of {hostname}:{port} cannot be read as {}: {}. It begins: {}. {}",
+                bad.place.1,
+                format.name().text(),
+                bad.reason,
+                bad.excerpt(),
+                format.advice("")
             ))
         })?;
-        column.append_value(text);
+        self.malformed += made.bad.len() as u64;
+        Ok(made.batch)
     }
-    RecordBatch::try_new(Arc::clone(&options.schema), vec![Arc::new(column.finish())])
-        .map_err(|error| TaskError::Internal(error.to_string()))
 }
 
 impl Source for SocketReader {
@@ -86,7 +76,7 @@ impl Source for SocketReader {
     }
 
     fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
-        let max_rows = max_rows.max(1);
+        let max_rows = max_rows.clamp(1, MAX_MESSAGES);
         loop {
             self.fetch(max_rows)?;
             let count = self.waiting.len().min(max_rows);
@@ -94,8 +84,8 @@ impl Source for SocketReader {
                 return Ok(if self.has_ended { SourcePoll::Finished } else { SourcePoll::Pending });
             }
             // Lines that are skipped leave nothing.
-            if let Some(rows) = self.rows(count)? {
-                return Ok(SourcePoll::Batch(Batch::inserts(rows)));
+            if let Some(batch) = self.rows(count)? {
+                return Ok(SourcePoll::Batch(batch));
             }
         }
     }
@@ -103,5 +93,9 @@ impl Source for SocketReader {
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
         let state = || SplitState { split: SPLIT.to_owned(), state: serde_json::json!({}) };
         Ok(self.connection.iter().map(|_| state()).collect())
+    }
+
+    fn malformed_records(&self) -> u64 {
+        self.malformed
     }
 }

@@ -15,7 +15,7 @@ fn table(fields: Vec<Field>, options: &[(&str, &str)]) -> TableDescriptor {
     let option = |(key, value): &(&str, &str)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() };
     let mut all = vec![option(&("connector", "socket"))];
     all.extend(options.iter().map(option));
-    TableDescriptor { name: "t".to_owned(), schema: Arc::new(Schema::new(fields)), primary_key: vec![], options: all }
+    TableDescriptor::new("t", Arc::new(Schema::new(fields)), vec![], all)
 }
 
 fn line() -> Vec<Field> {
@@ -144,7 +144,7 @@ fn options_are_checked() {
         SocketSourceFactory::new(&table(fields, options)).err().unwrap().to_string()
     };
     let there = [("hostname", "h"), ("port", "1"), ("format", "raw")];
-    assert!(refused(line(), &there[..2]).contains("'raw' or 'json'"));
+    assert!(refused(line(), &there[..2]).contains("'json', 'csv', 'raw', 'debezium-json'"));
     assert!(refused(line(), &[("hostname", "h"), ("port", "70000"), ("format", "raw")]).contains("65535"));
     assert!(refused(line(), &[&there[..], &[("byte-delimiter", "300")]].concat()).contains("byte"));
     let two = vec![Field::new("a", DataType::Utf8, true), Field::new("n", DataType::Int64, true)];

@@ -4,7 +4,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicRe
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::Message as _;
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use std::pin::pin;
@@ -108,6 +108,27 @@ fn send(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, partit
         record.payload = value.as_deref();
         producer.send(record).map_err(|(error, _)| error).unwrap();
     }
+}
+
+/// Sends one record with all that it can have, and waits until it is there.
+pub(crate) fn send_record(
+    bootstrap: &str,
+    topic: &str,
+    key: Option<&str>,
+    value: Option<&str>,
+    headers: &[(&str, &str)],
+    timestamp: i64,
+) {
+    let producer: ThreadedProducer<DefaultProducerContext> = config(bootstrap).create().unwrap();
+    let mut record = BaseRecord::<str, str>::to(topic).partition(0).timestamp(timestamp);
+    record.key = key;
+    record.payload = value;
+    if !headers.is_empty() {
+        let add = |all: OwnedHeaders, (key, value): &(&str, &str)| all.insert(Header { key, value: Some(*value) });
+        record = record.headers(headers.iter().fold(OwnedHeaders::new(), add));
+    }
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(TIMEOUT).unwrap();
 }
 
 /// Sends records in a transaction, which leaves an offset without a record behind them.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "the whole crate is tests")]
 
 mod broker;
+mod formats;
 mod sink;
 mod source;
 mod speed;

@@ -41,12 +41,7 @@ impl Bell {
 /// A table of a connector.
 pub(crate) fn table(schema: &SchemaRef, primary_key: &[usize], options: &[(&str, &str)]) -> TableDescriptor {
     let option = |(key, value): &(&str, &str)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() };
-    TableDescriptor {
-        name: "t".to_owned(),
-        schema: schema.clone(),
-        primary_key: primary_key.to_vec(),
-        options: options.iter().map(option).collect(),
-    }
+    TableDescriptor::new("t", schema.clone(), primary_key.to_vec(), options.iter().map(option).collect())
 }
 
 fn context(subtask: u32, parallelism: u32) -> OperatorContext {

@@ -1,8 +1,12 @@
-//! Connectors in memory: `rows` reads the views and their owners in splits, `collect` keeps what is written with its kinds.
+//! Connectors in memory: `rows` reads the views and their owners in splits (with `'changes' = 'true'` as changes that come to
+//! the same rows), `collect` keeps what is written with its kinds.
 
 use super::job::Cut;
 use super::views::{self, View};
-use arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray};
+use arrow::array::{
+    ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray, UInt8Array, UInt64Array,
+};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::json;
@@ -10,7 +14,7 @@ use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::RestoredState;
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
-use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
+use sluice_engine::source::{ProducedKinds, Source, SourceContext, SourceFactory, SourcePoll};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::state::SplitState;
@@ -204,7 +208,8 @@ impl ConnectorCatalog for Connectors {
         assert_eq!(table.option("connector"), Some("rows"));
         let schema = Arc::clone(&table.schema);
         let splits = Arc::clone(self.table(&table.name));
-        Ok(Arc::new(Rows { schema, splits, rows_read: Arc::clone(&self.rows_read) }))
+        let has_changes = table.option("changes") == Some("true");
+        Ok(Arc::new(Rows { schema, splits, has_changes, rows_read: Arc::clone(&self.rows_read) }))
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
@@ -226,6 +231,7 @@ impl ConnectorCatalog for Connectors {
 struct Rows {
     schema: SchemaRef,
     splits: Arc<Vec<RecordBatch>>,
+    has_changes: bool,
     rows_read: Arc<AtomicUsize>,
 }
 
@@ -234,6 +240,7 @@ impl SourceFactory for Rows {
         Ok(Box::new(RowsReader {
             schema: Arc::clone(&self.schema),
             splits: Arc::clone(&self.splits),
+            has_changes: self.has_changes,
             rows_read: Arc::clone(&self.rows_read),
             positions: BTreeMap::new(),
             next: 0,
@@ -242,6 +249,10 @@ impl SourceFactory for Rows {
 
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+
+    fn produced_kinds(&self) -> ProducedKinds {
+        if self.has_changes { ProducedKinds::All } else { ProducedKinds::InsertOnly }
     }
 
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
@@ -253,6 +264,7 @@ impl SourceFactory for Rows {
 struct RowsReader {
     schema: SchemaRef,
     splits: Arc<Vec<RecordBatch>>,
+    has_changes: bool,
     rows_read: Arc<AtomicUsize>,
     positions: BTreeMap<usize, usize>,
     next: usize,
@@ -282,11 +294,19 @@ impl Source for RowsReader {
         let rows = rest(split, position).min(max_rows).min(1 + self.next % 40);
         self.positions.insert(split, position + rows);
         self.rows_read.fetch_add(rows, Ordering::Relaxed);
-        let all = self.splits[split].slice(position, rows);
+        let all = &self.splits[split];
+        let changes: Vec<(usize, RowKind)> = (position..position + rows)
+            .flat_map(
+                |row| if self.has_changes { changes_of(row, all.num_rows()) } else { vec![(row, RowKind::Insert)] },
+            )
+            .collect();
+        let indices = UInt64Array::from_iter_values(changes.iter().map(|(row, _)| *row as u64));
+        let all = take_record_batch(all, &indices).map_err(|error| TaskError::BadData(error.to_string()))?;
+        let kinds = self.has_changes.then(|| UInt8Array::from_iter_values(changes.iter().map(|(_, kind)| *kind as u8)));
         let columns =
             self.schema.fields().iter().map(|field| all.column_by_name(field.name()).expect("declared").clone());
         let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect());
-        Ok(SourcePoll::Batch(Batch::inserts(rows.map_err(|error| TaskError::BadData(error.to_string()))?)))
+        Ok(SourcePoll::Batch(Batch { rows: rows.map_err(|error| TaskError::BadData(error.to_string()))?, kinds }))
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
@@ -295,6 +315,16 @@ impl Source for RowsReader {
             state: json!({ "position": position }),
         };
         Ok(self.positions.iter().map(state).collect())
+    }
+}
+
+/// Changes that come to a row: some rows are another one first, some are deleted and come again.
+fn changes_of(row: usize, rows: usize) -> Vec<(usize, RowKind)> {
+    let other = (row + 1) % rows;
+    match row % 3 {
+        0 => vec![(other, RowKind::Insert), (other, RowKind::UpdateBefore), (row, RowKind::UpdateAfter)],
+        1 => vec![(row, RowKind::Insert), (row, RowKind::Delete), (row, RowKind::Insert)],
+        _ => vec![(row, RowKind::Insert)],
     }
 }
 

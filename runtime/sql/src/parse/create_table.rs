@@ -1,8 +1,8 @@
-//! CREATE TABLE as Flink writes it: physical and computed columns, PRIMARY KEY … NOT ENFORCED, WATERMARK, WITH.
+//! CREATE TABLE as Flink writes it: physical, metadata and computed columns, PRIMARY KEY … NOT ENFORCED, WATERMARK, WITH.
 //!
 //! What Flink has beyond that is refused by name and place.
 
-use super::{ColumnDefinition, ComputedColumn, CreateTable, OptionDefinition, Reader, Watermark};
+use super::{ColumnDefinition, ComputedColumn, CreateTable, MetadataDefinition, OptionDefinition, Reader, Watermark};
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::types::{self, TypeRefusal};
 use arrow::datatypes::DataType;
@@ -30,7 +30,7 @@ impl Reader<'_> {
         }
         let mut elements = self.elements()?;
         let primary_key = self.resolve_key(&mut elements)?;
-        if elements.columns.is_empty() {
+        if elements.columns.iter().all(|column| column.metadata.is_some()) {
             let message = format!("table '{}' has no physical column", name.value);
             return Err(self.text.error(SqlErrorKind::Invalid, name.span.start, message));
         }
@@ -135,7 +135,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let data_type = self.data_type()?;
-        elements.columns.push(ColumnDefinition { name, data_type, nullable: true });
+        elements.columns.push(ColumnDefinition { name, data_type, nullable: true, metadata: None });
         self.column_clauses(elements)
     }
 
@@ -163,11 +163,24 @@ impl Reader<'_> {
                         return Err(self.text.error(SqlErrorKind::Duplicate, at, "a second PRIMARY KEY"));
                     }
                 }
-                Some("METADATA") => return Err(self.text.unsupported("a METADATA column", at)),
+                Some("METADATA") => {
+                    let name = column.name.value.clone();
+                    let metadata = self.metadata(name)?;
+                    if let Some(column) = elements.columns.last_mut() {
+                        column.metadata = Some(metadata);
+                    }
+                }
                 Some("DEFAULT") => return Err(self.text.unsupported("DEFAULT", at)),
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// `METADATA [FROM 'key'] [VIRTUAL]`.
+    fn metadata(&mut self, column: String) -> Result<MetadataDefinition, SqlError> {
+        self.expect_word("METADATA")?;
+        let key = if self.take_word("FROM") { self.string("the connector's key in single quotes")?.0 } else { column };
+        Ok(MetadataDefinition { key, is_virtual: self.take_word("VIRTUAL") })
     }
 
     fn data_type(&mut self) -> Result<DataType, SqlError> {
@@ -199,6 +212,10 @@ impl Reader<'_> {
                 let message = format!("PRIMARY KEY names no column: '{}'{}", name.value, nearest(&name.value, columns));
                 return Err(self.text.error(SqlErrorKind::UnknownColumn, name.span.start, message));
             };
+            if elements.columns[position].metadata.is_some() {
+                let message = format!("column '{}' is METADATA and cannot be part of the PRIMARY KEY", name.value);
+                return Err(self.text.error(SqlErrorKind::Invalid, name.span.start, message));
+            }
             if positions.contains(&position) {
                 let message = format!("column '{}' stands in the PRIMARY KEY twice", name.value);
                 return Err(self.text.error(SqlErrorKind::Duplicate, name.span.start, message));

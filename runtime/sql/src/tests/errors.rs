@@ -95,10 +95,30 @@ fn statements_that_do_not_run_yet() {
 }
 
 #[test]
+fn sources_of_changes_and_sinks_that_do_not_take_them() {
+    let node = "TableSourceScan(table=[accounts])";
+    check(
+        SqlErrorKind::Changelog,
+        "INSERT INTO «log SELECT owner, balance FROM accounts",
+        &format!("table sink 'log' doesn't support consuming update changes which is produced by node {node}"),
+    );
+    check(
+        SqlErrorKind::Changelog,
+        "INSERT INTO «pv SELECT owner, balance FROM accounts",
+        "the PRIMARY KEY of table sink 'pv' must be the query's grouping key (id), but its column 'app_id' is not part of that \
+         and changes",
+    );
+    check(
+        SqlErrorKind::Invalid,
+        "CREATE TABLE t (a INT, b BIGINT METADATA FROM 'offset', PRIMARY KEY («b) NOT ENFORCED)",
+        "column 'b' is METADATA and cannot be part of the PRIMARY KEY",
+    );
+}
+
+#[test]
 fn table_clauses_that_do_not_run_yet() {
     use SqlErrorKind::Unsupported;
     let refused = |marked: &str, what: &str| check(Unsupported, marked, &format!("{what} is not supported yet"));
-    refused("CREATE TABLE t (a INT, b BIGINT «METADATA FROM 'offset')", "a METADATA column");
     refused("CREATE TABLE t (a INT) «PARTITIONED BY (a) WITH ('connector' = 'x')", "PARTITIONED BY");
     refused("CREATE TABLE t (a «ROW<b INT>)", "type ROW");
     refused("CREATE TABLE t (a «MAP<STRING, INT>)", "type MAP");

@@ -57,6 +57,8 @@ plans! {
     all_aggregates: "INSERT INTO changes SELECT app_id, COUNT(DISTINCT url) + SUM(ms) FILTER (WHERE ms > 3) + MIN(DISTINCT ms) + MAX(ms) + AVG(ms) FROM page_views GROUP BY app_id";
     having_into_a_sink_by_key: "INSERT INTO pv SELECT app_id, n FROM (SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id HAVING SUM(ms) > 100) t WHERE n < 50";
     where_over_a_left_join: "INSERT INTO changes SELECT a.url, b.ms FROM page_views a LEFT JOIN page_views b ON a.url = b.app_id WHERE a.ms > 3 AND b.ms IS NULL";
+    source_of_changes: "CREATE TABLE kept (id BIGINT, balance BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'upsert'); INSERT INTO kept SELECT id, balance FROM accounts WHERE balance > 0; INSERT INTO changes SELECT owner, SUM(balance) FROM accounts GROUP BY owner";
+    metadata: "CREATE TABLE t (a INT, `at` TIMESTAMP(3) METADATA FROM 'timestamp' VIRTUAL, place BIGINT METADATA) WITH ('connector' = 'source'); INSERT INTO log SELECT CAST(`at` AS STRING), place FROM t";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 
@@ -356,4 +358,25 @@ fn long_statements() {
     plan(&format!("INSERT INTO log {}", vec![branch; 200].join(" UNION ALL ")));
     let deep = format!("INSERT INTO log SELECT app_id, {}ms{} FROM page_views", "(".repeat(5000), ")".repeat(5000));
     assert_eq!(mistake(&deep).message, "the statement is nested too deeply");
+}
+
+/// What columns of metadata stand for, and that only those that are not VIRTUAL are written.
+#[test]
+fn metadata_reaches_the_connectors() {
+    let connectors = TestConnectors::default();
+    let sql = "CREATE TABLE a (x INT, o BIGINT METADATA FROM 'offset' VIRTUAL, h STRING METADATA) WITH ('connector' = 'source');
+CREATE TABLE b (o BIGINT METADATA FROM 'offset' VIRTUAL, x INT, at TIMESTAMP(3) METADATA FROM 'timestamp', k STRING,
+  PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'upsert');
+INSERT INTO b SELECT x, CAST(NULL AS TIMESTAMP(3)), h FROM a";
+    crate::plan(sql, &options(), &connectors).unwrap_or_else(|error| panic!("{error}"));
+    let asked = connectors.asked.lock().unwrap();
+    let columns = |schema: &arrow::datatypes::SchemaRef| {
+        schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>().join(" ")
+    };
+    let source = asked.iter().rfind(|table| table.name == "a").unwrap();
+    assert_eq!((columns(&source.schema), columns(&source.declared)), ("x h".to_owned(), "x o h".to_owned()));
+    let keys: Vec<_> = source.metadata.iter().map(|(column, key)| format!("{column}={key}")).collect();
+    assert_eq!(keys, ["h=h", "o=offset"]);
+    let sink = asked.iter().find(|table| table.name == "b").unwrap();
+    assert_eq!((columns(&sink.schema), sink.primary_key.as_slice()), ("x at k".to_owned(), &[2][..]));
 }

@@ -3,7 +3,7 @@
 //! A table that stands in one place of the program is the beginning of a chain there. One that stands in several is a
 //! vertex of its own with the columns that all of them need; its id is that of the first statement that reads it.
 
-use super::{Lineage, Statement, Stream, Translator};
+use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::calc::{Calc, Output, Value};
 use crate::catalog::{Table, Tables};
 use crate::error::SqlError;
@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_expr::LogicalPlan;
 use datafusion_expr::logical_plan::TableScan;
-use sluice_engine::source::SourceFactory;
+use sluice_engine::source::{ProducedKinds, SourceFactory};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Scans {
     count: usize,
     columns: BTreeSet<usize>,
     /// Once it was opened, when there are several scans: where it is, and which columns it reads.
-    shared: Option<(Upstream, Vec<usize>, SchemaRef)>,
+    shared: Option<(Upstream, Vec<usize>, SchemaRef, ProducedKinds)>,
 }
 
 impl Sources {
@@ -58,8 +58,8 @@ impl Translator<'_> {
         };
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| all_columns(table));
         let is_shared = self.sources.tables.get(name).is_some_and(|scans| scans.count > 1);
-        let (chain, calc) = if is_shared {
-            let (upstream, columns, schema) = self.shared(table)?;
+        let (chain, calc, kinds) = if is_shared {
+            let (upstream, columns, schema, kinds) = self.shared(table)?;
             let mut calc = Calc::identity(&schema);
             let place = |wanted: &usize| columns.iter().position(|column| column == wanted);
             let output = |index: usize| Output {
@@ -69,46 +69,47 @@ impl Translator<'_> {
             };
             calc.outputs = wanted.iter().filter_map(place).map(output).collect();
             let parallelism = self.statement.options.parallelism;
-            (Chain::from_edge(vec![upstream], Partitioning::Forward, parallelism, schema), calc)
+            (Chain::from_edge(vec![upstream], Partitioning::Forward, parallelism, schema), calc, kinds)
         } else {
-            let (chain, schema) = self.source_chain(table, &wanted)?;
+            let (chain, schema, kinds) = self.source_chain(table, &wanted)?;
             let mut calc = Calc::identity(&schema);
             calc.outputs.truncate(wanted.len());
-            (chain, calc)
+            (chain, calc, kinds)
         };
         if calc.outputs.len() != wanted.len() {
             return Err(self.statement.internal(&format!("table '{name}' is read without a column that is needed")));
         }
-        let lineage = vec![Lineage::Other; wanted.len()];
-        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates: None })
+        let (lineage, updates) = changes(table, &wanted, kinds);
+        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates })
     }
 
     /// The vertex of a table that is read in several places.
-    fn shared(&mut self, table: &Table) -> Result<(Upstream, Vec<usize>, SchemaRef), SqlError> {
+    fn shared(&mut self, table: &Table) -> Result<(Upstream, Vec<usize>, SchemaRef, ProducedKinds), SqlError> {
         let known = self.sources.tables.get(table.name());
         if let Some(shared) = known.and_then(|scans| scans.shared.clone()) {
             return Ok(shared);
         }
         let wanted: Vec<usize> = known.map(|scans| scans.columns.iter().copied().collect()).unwrap_or_default();
-        let (chain, schema) = self.source_chain(table, &wanted)?;
+        let (chain, schema, kinds) = self.source_chain(table, &wanted)?;
         let upstreams = self.close(chain)?;
         let Some(upstream) = upstreams.into_iter().next() else {
             return Err(self.statement.internal("a source made no vertex"));
         };
-        let shared = (upstream, wanted, schema);
+        let shared = (upstream, wanted, schema, kinds);
         if let Some(scans) = self.sources.tables.get_mut(table.name()) {
             scans.shared = Some(shared.clone());
         }
         Ok(shared)
     }
 
-    fn source_chain(&mut self, table: &Table, wanted: &[usize]) -> Result<(Chain, SchemaRef), SqlError> {
+    fn source_chain(&mut self, table: &Table, wanted: &[usize]) -> Result<(Chain, SchemaRef, ProducedKinds), SqlError> {
         let name = table.name();
         let (factory, schema) = self.statement.source(table, wanted)?;
         if factory.schema().fields() != schema.fields() {
             let message = format!("the connector of table '{name}' reads other columns than asked for");
             return Err(self.statement.internal(&message));
         }
+        let kinds = factory.produced_kinds();
         let note = factory.note().map(|note| format!(", note=[{note}]")).unwrap_or_default();
         let number = self.scans.entry(name.to_owned()).or_default();
         *number += 1;
@@ -116,15 +117,35 @@ impl Translator<'_> {
             uid: self.uids.source(name, *number),
             kind: OperatorKind::Source,
             description: format!(
-                "TableSourceScan(table=[{name}], fields=[{}]{}{note})",
+                "TableSourceScan(table=[{name}], fields=[{}]{}{}{note})",
                 names(&schema),
+                if kinds == ProducedKinds::All { ", changelogMode=[I,UB,UA,D]" } else { "" },
                 watermark(table)
             ),
         };
         let parallelism = self.statement.options.parallelism;
         let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, Arc::clone(&schema));
-        Ok((chain, schema))
+        Ok((chain, schema, kinds))
     }
+}
+
+/// Where the columns of a table come from, and how its rows change. The key that is declared tells which row changes; that
+/// its changes come in order is what a source of changes promises by that.
+fn changes(table: &Table, wanted: &[usize], kinds: ProducedKinds) -> (Vec<Lineage>, Option<Updates>) {
+    let keys = &table.definition.primary_key;
+    if kinds == ProducedKinds::InsertOnly {
+        return (vec![Lineage::Other; wanted.len()], None);
+    }
+    let place = |column: &usize| keys.iter().position(|key| key == column).map_or(Lineage::Other, Lineage::Key);
+    let names: Vec<String> = keys.iter().map(|key| table.schema.field(*key).name().clone()).collect();
+    let updates = Updates {
+        node: format!("TableSourceScan(table=[{}])", table.name()),
+        keys: (!names.is_empty()).then_some(names),
+        // A change may move a row to another key, whose old row is to be deleted.
+        are_filtered: true,
+        in_pairs: true,
+    };
+    (wanted.iter().map(place).collect(), Some(updates))
 }
 
 impl Statement<'_> {

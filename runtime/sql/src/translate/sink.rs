@@ -7,6 +7,7 @@ use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::catalog::Table;
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::operators::UpsertFactory;
+use crate::parse::ColumnDefinition;
 use crate::types::{is_implicit, sql_name};
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion_common::{Column, ScalarValue};
@@ -14,6 +15,7 @@ use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
 use datafusion_sql::sqlparser::ast::{SelectItem, SetExpr, Spanned};
 use datafusion_sql::sqlparser::tokenizer::Location;
 use sluice_engine::sink::{AcceptedKinds, DeliveryGuarantee, SinkFactory};
+use sluice_engine::table::TableDescriptor;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::sync::Arc;
 
@@ -23,7 +25,10 @@ pub(crate) struct Target<'a> {
     factory: Arc<dyn SinkFactory>,
     /// For each column of the sink the query's column that fills it; none: null.
     columns: Vec<Option<usize>>,
+    /// The table's columns without those that are only read.
     schema: SchemaRef,
+    /// Positions in `schema`.
+    primary_key: Vec<usize>,
 }
 
 impl Target<'_> {
@@ -39,30 +44,37 @@ impl<'a> Statement<'a> {
     pub(crate) fn target(&self, plan: &LogicalPlan) -> Result<Target<'a>, SqlError> {
         let query = plan.schema().inner();
         let table = self.tables.resolve(self.text, &self.insert.table)?;
-        let columns = self.target_columns(table, query)?;
-        for (field, source) in table.schema.fields().iter().zip(&columns) {
+        let written = written_columns(table);
+        let descriptor = self.descriptor(table, &written)?;
+        let schema = Arc::clone(&descriptor.schema);
+        let columns = self.target_columns(table, &schema, query)?;
+        for (field, source) in schema.fields().iter().zip(&columns) {
             match source {
                 Some(source) => self.check_type(table, field, *source, plan)?,
                 None => self.check_absent(table, field)?,
             }
         }
-        let all: Vec<usize> = (0..table.schema.fields().len()).collect();
-        let descriptor = self.descriptor(table, &all)?;
+        let descriptor = TableDescriptor { declared: Arc::clone(&schema), ..descriptor };
         let factory = self.connectors.sink(&descriptor).map_err(|error| self.refused(table, &error))?;
-        Ok(Target { table, factory, columns, schema: Arc::clone(&table.schema) })
+        Ok(Target { table, factory, columns, schema, primary_key: descriptor.primary_key })
     }
 
-    fn target_columns(&self, table: &Table, query: &SchemaRef) -> Result<Vec<Option<usize>>, SqlError> {
+    fn target_columns(
+        &self,
+        table: &Table,
+        schema: &SchemaRef,
+        query: &SchemaRef,
+    ) -> Result<Vec<Option<usize>>, SqlError> {
         let given = query.fields().len();
         let listed = &self.insert.columns;
-        let wanted = if listed.is_empty() { table.schema.fields().len() } else { listed.len() };
+        let wanted = if listed.is_empty() { schema.fields().len() } else { listed.len() };
         if given != wanted {
             let message = format!(
                 "the query has {given} columns ({}), but table '{}' is given {wanted} ({})",
                 columns_text(query),
                 table.name(),
                 if listed.is_empty() {
-                    columns_text(&table.schema)
+                    columns_text(schema)
                 } else {
                     listed.iter().map(|column| column.value.as_str()).collect::<Vec<_>>().join(", ")
                 },
@@ -72,10 +84,10 @@ impl<'a> Statement<'a> {
         if listed.is_empty() {
             return Ok((0..wanted).map(Some).collect());
         }
-        let mut columns = vec![None; table.schema.fields().len()];
+        let mut columns = vec![None; schema.fields().len()];
         for (source, column) in listed.iter().enumerate() {
-            let Ok(position) = table.schema.index_of(&column.value) else {
-                let known = table.schema.fields().iter().map(|field| field.name().as_str());
+            let Ok(position) = schema.index_of(&column.value) else {
+                let known = schema.fields().iter().map(|field| field.name().as_str());
                 let near = nearest(&column.value, known);
                 let message = format!("table '{}' has no column '{}'{near}", table.name(), column.value);
                 return Err(self.text.error(SqlErrorKind::UnknownColumn, column.span.start, message));
@@ -170,7 +182,7 @@ impl Translator<'_> {
         let are_filtered = stream.updates.as_ref().is_some_and(|updates| updates.are_filtered);
         let mut chain = self.fuse(stream).chain;
         if are_filtered && target.factory.accepted_kinds() == AcceptedKinds::Upsert {
-            let keys = target.table.definition.primary_key.clone();
+            let keys = target.primary_key.clone();
             let key_names: Vec<&str> = keys.iter().map(|key| target.schema.field(*key).name().as_str()).collect();
             let description = format!("Upsert(key=[{}])", key_names.join(", "));
             let info = OperatorInfo { uid: self.uids.upsert(), kind: OperatorKind::Stateless, description };
@@ -220,8 +232,8 @@ impl Translator<'_> {
             return Err(self.statement.text.error(SqlErrorKind::Changelog, at, message));
         };
         let mut covered = vec![false; keys.len()];
-        for position in &table.definition.primary_key {
-            let column = table.schema.field(*position);
+        for position in &target.primary_key {
+            let column = target.schema.field(*position);
             match stream.lineage.get(*position).copied().unwrap_or(Lineage::Other) {
                 Lineage::Key(key) => covered[key] = true,
                 Lineage::Constant => {}
@@ -251,6 +263,13 @@ impl Translator<'_> {
             }
         }
     }
+}
+
+/// All columns but those that are declared `METADATA VIRTUAL`.
+fn written_columns(table: &Table) -> Vec<usize> {
+    let is_written = |column: &ColumnDefinition| !column.metadata.as_ref().is_some_and(|metadata| metadata.is_virtual);
+    let columns = table.definition.columns.iter().enumerate().filter(|(_, column)| is_written(column));
+    columns.map(|(position, _)| position).collect()
 }
 
 /// Whether a filter stands over an aggregation, with nothing in between that keeps state.

@@ -142,8 +142,8 @@ fn a_read_that_fails_once_is_tried_again() {
         std::fs::rename(path.with_extension("new"), path).unwrap();
     });
     let mut found = vec![];
-    let mut take = |rows: Option<RecordBatch>, _| {
-        found.extend(rows.into_iter().flat_map(|rows| numbers(&Batch::inserts(rows))));
+    let mut take = |piece: rows::Piece, _| {
+        found.extend(piece.batch.iter().flat_map(numbers));
         true
     };
     files.read(&split, &mut take).unwrap();
