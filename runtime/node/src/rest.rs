@@ -197,7 +197,12 @@ mod tests {
         history.triggered(&Barrier::aligned(CheckpointId(3), Timestamp(100), None), &graph);
         let subtask = SubtaskId { vertex: VertexId(0), index: SubtaskIndex(0) };
         let metrics = CheckpointMetrics { alignment_ms: 5, bytes: 10, full_bytes: 99, ..CheckpointMetrics::default() };
-        history.acknowledged(CheckpointId(3), subtask, metrics, Timestamp(120));
+        history.acknowledged(
+            CheckpointId(3),
+            subtask,
+            (metrics, &sluice_protocol::state::SubtaskState::default()),
+            Timestamp(120),
+        );
         history.ended(CheckpointId(3), RecordState::Completed, None, Timestamp(130));
         history
     }

@@ -6,9 +6,10 @@
 
 use crate::failure::Failure;
 use crate::graph::JobGraph;
-use crate::ids::{CheckpointId, SubtaskId, SubtaskIndex, VertexId};
+use crate::ids::{CheckpointId, OperatorUid, SubtaskId, SubtaskIndex, VertexId};
 use crate::ledger::Ends;
 use crate::message::{Alignment, Barrier, CheckpointMetrics};
+use crate::state::{OperatorSnapshot, StateData, SubtaskState};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -119,6 +120,29 @@ pub struct VertexDetails {
     pub metrics: CheckpointMetrics,
     /// Those that have stored their part.
     pub subtasks: Vec<SubtaskDetails>,
+    /// Its operators that have state.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<OperatorDetails>,
+}
+
+/// What one operator's subtasks have stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OperatorDetails {
+    /// Which.
+    pub uid: OperatorUid,
+    /// Bytes of all its state.
+    pub full_bytes: u64,
+}
+
+impl VertexDetails {
+    fn add(&mut self, operator: &OperatorSnapshot) {
+        let full_bytes = operator.data().map(StateData::size).sum();
+        match self.operators.iter_mut().find(|known| known.uid == operator.uid) {
+            Some(known) => known.full_bytes += full_bytes,
+            None => self.operators.push(OperatorDetails { uid: operator.uid.clone(), full_bytes }),
+        }
+    }
 }
 
 /// The part of one subtask.
@@ -180,7 +204,13 @@ impl CheckpointHistory {
     }
 
     /// A subtask has stored its part.
-    pub fn acknowledged(&mut self, id: CheckpointId, subtask: SubtaskId, metrics: CheckpointMetrics, now: Timestamp) {
+    pub fn acknowledged(
+        &mut self,
+        id: CheckpointId,
+        subtask: SubtaskId,
+        (metrics, state): (CheckpointMetrics, &SubtaskState),
+        now: Timestamp,
+    ) {
         let Some(one) = self.open(id) else { return };
         let Some(vertex) = one.vertices.get_mut(subtask.vertex.0 as usize) else { return };
         if vertex.subtasks.iter().any(|known| known.subtask == subtask.index) {
@@ -188,6 +218,7 @@ impl CheckpointHistory {
         }
         vertex.subtasks.push(SubtaskDetails { subtask: subtask.index, acknowledged_at: now, metrics });
         vertex.metrics = vertex.metrics.merged(metrics);
+        state.operators.iter().for_each(|operator| vertex.add(operator));
         one.record.acknowledged += 1;
         one.record.metrics = one.record.metrics.merged(metrics);
     }
@@ -231,6 +262,7 @@ pub fn push_record(records: &mut Vec<CheckpointRecord>, record: &CheckpointRecor
 mod tests {
     use super::*;
     use crate::graph::{OperatorInfo, OperatorKind, Vertex};
+    use crate::state::{OperatorStateHandle, Redistribution};
 
     fn graph() -> JobGraph {
         let operator = OperatorInfo { uid: "s".into(), kind: OperatorKind::Source, description: "s".into() };
@@ -243,11 +275,27 @@ mod tests {
         let mut history = CheckpointHistory::default();
         let barrier = Barrier::aligned(CheckpointId(3), Timestamp(100), None);
         history.triggered(&barrier, &graph());
+        let list = OperatorStateHandle {
+            name: "l".into(),
+            redistribution: Redistribution::Split,
+            data: StateData::Inline { bytes: vec![0; 7] },
+            first: 0,
+            items: 1,
+        };
+        let operator = OperatorSnapshot {
+            uid: "s".into(),
+            subtask: SubtaskIndex(0),
+            keyed: vec![],
+            operator: vec![list],
+            splits: vec![],
+            committables: vec![],
+        };
+        let state = SubtaskState { operators: vec![operator], in_flight: vec![] };
         for (index, alignment_ms) in [(0, 5), (1, 30), (1, 90)] {
             let metrics =
                 CheckpointMetrics { alignment_ms, bytes: 10, full_bytes: 100, ..CheckpointMetrics::default() };
             let subtask = SubtaskId { vertex: VertexId(0), index: SubtaskIndex(index) };
-            history.acknowledged(CheckpointId(3), subtask, metrics, Timestamp(150));
+            history.acknowledged(CheckpointId(3), subtask, (metrics, &state), Timestamp(150));
         }
         history.ended(CheckpointId(3), RecordState::Completed, None, Timestamp(170));
         let one = history.get(CheckpointId(3)).unwrap();
@@ -258,6 +306,7 @@ mod tests {
             "the repeated one is none"
         );
         assert_eq!((one.record.duration_ms(Timestamp(999)), one.vertices[0].subtasks.len()), (70, 2));
+        assert_eq!(one.vertices[0].operators, [OperatorDetails { uid: "s".into(), full_bytes: 14 }]);
     }
 
     #[test]

@@ -233,17 +233,6 @@ pub fn describe_vertices(graph: &JobGraph) -> Vec<MetadataVertex> {
 /// A snapshot that does not fit the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// Batches in flight are divided by the old number of key groups.
-    #[error(
-        "the snapshot is unaligned and holds batches in flight, divided into {found} key groups, but the job has \
-         maxParallelism {expected}: set maxParallelism to {found}, or start from a savepoint, which holds none in flight"
-    )]
-    MaxParallelismChanged {
-        /// In the snapshot.
-        found: u16,
-        /// In the job.
-        expected: u16,
-    },
     /// State would be lost.
     #[error(
         "the snapshot holds state that no operator of the program takes: {unmatched}. Stateful operators of the program: \

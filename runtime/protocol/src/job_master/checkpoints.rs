@@ -100,7 +100,7 @@ impl JobMaster {
         {
             return self.on_declined(id, failure);
         }
-        Arc::make_mut(&mut self.history).acknowledged(id, subtask, metrics, self.now);
+        Arc::make_mut(&mut self.history).acknowledged(id, subtask, (metrics, &state), self.now);
         let output = self.coordinator.as_mut().and_then(|one| one.acknowledge(subtask, id, state, savepoint));
         self.execute(output.into_iter().collect());
     }

@@ -1,7 +1,7 @@
 //! Who reads the batches that were in flight (B3): always a receiver, whoever saved them.
 //!
 //! Of a hash edge each subtask that may own a row of the old receiver's key groups gets the handle, and takes its own
-//! rows. Of another edge the old receiver's number, modulo the parallelism, is the new one's. Which operators an edge
+//! rows; where the number of key groups has changed, that may be any. Of another edge the old receiver's number, modulo the parallelism, is the new one's. Which operators an edge
 //! joins and how it spreads rows must be as they were.
 
 use super::{Metadata, RestoreError, names};
@@ -20,10 +20,6 @@ pub(super) fn assign(
     if metadata.in_flight.is_empty() {
         return Ok(assigned);
     }
-    if metadata.max_parallelism != graph.max_parallelism {
-        let (found, expected) = (metadata.max_parallelism, graph.max_parallelism);
-        return Err(RestoreError::MaxParallelismChanged { found, expected });
-    }
     let by_name = (0..graph.edges.len()).filter_map(|edge| Some((graph.edge_name(edge)?, edge)));
     let by_name: BTreeMap<String, usize> = by_name.collect();
     let mut unmatched = BTreeSet::new();
@@ -34,7 +30,7 @@ pub(super) fn assign(
         };
         check_unchanged(handle, &edge.partitioning)?;
         let resolved = InFlightHandle { data: handle.data.resolve(directory), ..handle.clone() };
-        for index in receivers(handle, graph, edge.to) {
+        for index in receivers(handle, metadata.max_parallelism, graph, edge.to) {
             assigned.entry(SubtaskId { vertex: edge.to, index }).or_default().push(resolved.clone());
         }
     }
@@ -59,13 +55,17 @@ fn check_unchanged(handle: &InFlightHandle, partitioning: &Partitioning) -> Resu
     Err(RestoreError::EdgeChanged { edge: handle.edge.clone(), found, expected })
 }
 
-fn receivers(handle: &InFlightHandle, graph: &JobGraph, to: VertexId) -> Vec<SubtaskIndex> {
+/// The subtasks of `to` that are to read these batches, which were saved when there were `key_groups` of them.
+fn receivers(handle: &InFlightHandle, key_groups: u16, graph: &JobGraph, to: VertexId) -> Vec<SubtaskIndex> {
     let parallelism = graph.vertices.get(to.0 as usize).map_or(1, |vertex| vertex.parallelism.max(1));
     if !matches!(handle.partitioning, Partitioning::Hash { .. }) {
         return vec![SubtaskIndex(handle.to.0 % parallelism)];
     }
-    let key_groups = |index, parallelism| KeyGroupRange::of_subtask(index, parallelism, graph.max_parallelism);
-    let old = key_groups(handle.to, handle.receivers.max(1));
     let all = (0..parallelism).map(SubtaskIndex);
-    all.filter(|index| !key_groups(*index, parallelism).intersection(old).is_empty()).collect()
+    if key_groups != graph.max_parallelism {
+        return all.collect();
+    }
+    let own = |index, parallelism| KeyGroupRange::of_subtask(index, parallelism, key_groups);
+    let old = own(handle.to, handle.receivers.max(1));
+    all.filter(|index| !own(*index, parallelism).intersection(old).is_empty()).collect()
 }

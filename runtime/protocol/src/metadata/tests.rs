@@ -186,11 +186,10 @@ fn batches_in_flight_go_to_the_receivers_that_may_own_their_rows() {
 }
 
 #[test]
-fn batches_in_flight_keep_their_number_of_key_groups() {
+fn with_another_number_of_key_groups_each_receiver_looks_for_its_rows_in_all_batches() {
     let metadata = Metadata { in_flight: vec![in_flight(1, 2, hash())], ..snapshot(2) };
-    let error = assign_state(&metadata, &JobGraph { max_parallelism: 64, ..graph(2) }, "d", true).unwrap_err();
-    assert_eq!(error, RestoreError::MaxParallelismChanged { found: 128, expected: 64 });
-    assert!(error.to_string().contains("set maxParallelism to 128, or start from a savepoint"), "{error}");
+    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 64, ..graph(2) }), [0, 1]);
+    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 256, ..graph(3) }), [0, 1, 2]);
 }
 
 #[test]

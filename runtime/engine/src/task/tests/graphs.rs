@@ -227,7 +227,7 @@ impl Graph {
                 subtask,
                 identity: crate::operator::TaskIdentity::default(),
                 parallelism: parallelism(subtask.vertex),
-                max_parallelism: 128,
+                max_parallelism: program.graph.max_parallelism,
                 program: program.vertices[subtask.vertex.0 as usize].clone(),
                 inputs: inputs.remove(&subtask).unwrap_or_default(),
                 outputs: outputs.remove(&subtask).unwrap_or_default(),
@@ -351,8 +351,13 @@ fn every_row_counts_once_at_each_input_whatever_the_mode_and_the_parallelism_aft
                 let at_second = checkpoint.in_flight.iter().filter(|handle| handle.edge == "swap -> sides, input 1");
                 in_flight += at_second.count();
             }
-            let end = Graph::new(program(&source, then), Some(&checkpoint)).run(&mut random, None);
-            assert_eq!(end.sums(), ([(12_000, sum); 2], sum), "mode {mode} after {after} steps");
+            for max_parallelism in [128, 96] {
+                let mut program = program(&source, then);
+                program.graph.max_parallelism = max_parallelism;
+                let end = Graph::new(program, Some(&checkpoint)).run(&mut random, None);
+                let how = format!("mode {mode} after {after} steps, {max_parallelism} key groups");
+                assert_eq!(end.sums(), ([(12_000, sum); 2], sum), "{how}");
+            }
         }
     }
     assert!(in_flight > 0, "nothing was in flight at the second input");

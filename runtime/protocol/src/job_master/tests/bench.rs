@@ -91,6 +91,8 @@ pub(super) struct Store {
     pub(super) refuses_reads: bool,
     /// Deletes have no effect, and fail.
     pub(super) refuses_deletes: bool,
+    /// Deletes have no effect, and no answer.
+    pub(super) swallows_deletes: bool,
     /// Whether nothing may be put.
     pub(super) is_read_only: bool,
     /// Whether the credentials do not allow to list uploads.
@@ -341,6 +343,7 @@ impl Bench {
 
     fn act(&mut self, action: Action) -> Vec<Event> {
         match action {
+            Action::Store { operation: StoreOperation::Delete { .. }, .. } if self.store.swallows_deletes => vec![],
             Action::Store { id, operation } => vec![Event::StoreReply { id, reply: self.store.execute(operation) }],
             Action::Close { session } => {
                 self.closed.push(session);

@@ -26,3 +26,17 @@ fn a_store_that_takes_no_deletes_fills_no_queue_and_is_swept_later() {
     }
     assert!(retained(&bench) <= 2, "{} are left after an hour", retained(&bench));
 }
+
+/// Each checkpoint displaces one, and whoever is to remove it does not answer at all.
+#[test]
+fn a_delete_without_an_answer_delays_no_trigger() {
+    let mut bench = Bench::running(config(1));
+    bench.store.swallows_deletes = true;
+    for id in 1..=100 {
+        bench.pass(1000);
+        assert_eq!(bench.last_barrier().checkpoint.0, id, "after {id} seconds");
+        bench.acknowledge_all(id);
+    }
+    assert_eq!(bench.status().completed_checkpoints, 100);
+    assert!(bench.store_operations() < 120, "{} operations are kept", bench.store_operations());
+}
