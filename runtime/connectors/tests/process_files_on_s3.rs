@@ -77,7 +77,8 @@ impl Subject for Files {
             max_parallelism: 128,
             state_backend: StateBackend::default(),
         };
-        let context = SourceContext { operator, waker: Arc::new(|| {}), clock: Arc::new(Timestamp::default) };
+        let context =
+            SourceContext { operator, waker: Arc::new(|| {}), clock: Arc::new(Timestamp::default), by_split: true };
         source.open(context, RestoredState::default()).map_err(|error| error.to_string())?;
         let mut found = vec![];
         loop {

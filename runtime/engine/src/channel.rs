@@ -55,6 +55,7 @@ mod queue;
 mod tests;
 
 use crate::batch::Batch;
+use crate::event_time::WatermarkStatus;
 use crate::operator::Waker;
 use queue::{Queue, Reader};
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,8 @@ impl fmt::Display for ChannelId {
 pub enum Frame {
     /// Rows.
     Batch(Batch),
+    /// What is known of time behind the frames before it.
+    Watermark(WatermarkStatus),
     /// The cut of a checkpoint.
     Barrier(Barrier),
     /// Word of a barrier that overtakes; its number is the barrier's own place.
@@ -101,6 +104,14 @@ pub enum Frame {
     /// The producer has read all its input; after it only barriers come, since a finished task takes part in
     /// checkpoints.
     EndOfInput,
+}
+
+impl Frame {
+    /// Its rows, when it holds rows.
+    #[must_use]
+    pub const fn batch(&self) -> Option<&Batch> {
+        if let Self::Batch(batch) = self { Some(batch) } else { None }
+    }
 }
 
 /// A frame with its number in its channel.
@@ -119,8 +130,8 @@ pub struct NumberedFrame {
 pub struct Kept {
     /// Number of the first frame that had not left.
     pub first: u64,
-    /// The batches before the barrier's place, in order.
-    pub batches: Vec<Batch>,
+    /// The batches and watermarks before the barrier's place, in order.
+    pub frames: Vec<Frame>,
 }
 
 /// A frame that does not follow the one before it.
@@ -281,10 +292,10 @@ impl InputChannel {
         self.queue.pop_overtaking()
     }
 
-    /// The queued batches with a number below `before`.
+    /// The queued batches and watermarks with a number below `before`.
     #[must_use]
-    pub fn queued_batches(&self, before: u64) -> Vec<Batch> {
-        self.queue.batches_before(before)
+    pub fn queued_frames(&self, before: u64) -> Vec<Frame> {
+        self.queue.frames_before(before)
     }
 
     /// The place of a barrier that is queued here.

@@ -3,7 +3,7 @@
 //! The bytes of one channel's batches: the schema, then a frame per batch in the channel's own codec.
 //!
 //! ```text
-//! "SLUICE-F" u32 version = 1   u64 XXH3 of what follows   u32 length   schema as Arrow IPC writes it   { u32 length   frame } …
+//! "SLUICE-F" u32 version = 2, or 1 without watermarks   u64 XXH3 of what follows   u32 length   schema as Arrow IPC writes it   { u32 length   frame } …
 //! ```
 //!
 //! Numbers are little endian. Callers rely on: what [`InFlight::encode`] wrote, [`decode`] reads whatever program runs
@@ -43,7 +43,9 @@ pub enum Unreadable {
 }
 
 const MAGIC: &[u8; 8] = b"SLUICE-F";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// What releases before event time read.
+const WITHOUT_WATERMARKS: u32 = 1;
 /// What stands before the part that the checksum covers.
 const HEADER: usize = 20;
 
@@ -56,15 +58,21 @@ pub struct InFlight {
     pub age: u32,
     /// Orders what several subtasks saved of one channel: what stood earlier has the lower number.
     pub first: u64,
-    /// The batches, in order.
-    pub batches: Vec<Batch>,
+    /// The batches and watermarks, in order. Where watermarks are known, what is first of a channel begins with the
+    /// channel's own at the cut (W1).
+    pub frames: Vec<Frame>,
 }
 
 impl InFlight {
+    /// The batches, in order.
+    pub fn batches(&self) -> impl Iterator<Item = &Batch> {
+        self.frames.iter().filter_map(Frame::batch)
+    }
+
     /// Rows in all batches.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.batches.iter().map(|batch| batch.len() as u64).sum()
+        self.batches().map(|batch| batch.len() as u64).sum()
     }
 
     /// The handle of these batches once they are stored at `offset` of `data`; `None` for an edge that the graph does not
@@ -81,7 +89,7 @@ impl InFlight {
             receivers: graph.vertices.get(edge.to.0 as usize)?.parallelism,
             age: self.age,
             first: self.first,
-            batches: self.batches.len() as u64,
+            batches: self.batches().count() as u64,
             rows: self.rows(),
             offset,
             length,
@@ -95,15 +103,17 @@ impl InFlight {
     /// When Arrow cannot write the rows.
     pub fn encode(&self) -> Result<Vec<u8>, TaskError> {
         let mut out = Vec::from(*MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let has_watermarks = self.frames.iter().any(|frame| matches!(frame, Frame::Watermark(_)));
+        out.extend_from_slice(&if has_watermarks { VERSION } else { WITHOUT_WATERMARKS }.to_le_bytes());
         out.extend_from_slice(&[0; 8]);
-        let schema = self.batches.first().map_or_else(|| Arc::new(Schema::empty()), |batch| batch.rows.schema());
+        let schema = self.batches().next().map_or_else(|| Arc::new(Schema::empty()), |batch| batch.rows.schema());
         let message = IpcSchemaEncoder::new().schema_to_fb(&schema);
         let message = message.finished_data();
         out.extend_from_slice(&(message.len() as u32).to_le_bytes());
         out.extend_from_slice(message);
-        for (sequence, batch) in (self.first..).zip(&self.batches) {
-            let frame = NumberedFrame { sequence, cost: batch.bytes() as u64, frame: Frame::Batch(batch.clone()) };
+        for (sequence, frame) in (self.first..).zip(&self.frames) {
+            let cost = if let Frame::Batch(batch) = frame { batch.bytes() as u64 } else { 0 };
+            let frame = NumberedFrame { sequence, cost, frame: frame.clone() };
             out.extend(encode_frame(Run::default(), self.channel, &frame).map_err(|error| unwritable(&error))?);
         }
         let checksum = Checksum::of(&out[HEADER..]);
@@ -128,8 +138,8 @@ pub struct RestoredChannel {
     pub age: u32,
     /// As [`InFlight::first`].
     pub first: u64,
-    /// In order; none is empty.
-    pub batches: VecDeque<Batch>,
+    /// Batches, of which none is empty, and watermarks, in order.
+    pub frames: VecDeque<Frame>,
 }
 
 impl RestoredChannel {
@@ -162,9 +172,9 @@ pub fn restore(
         parallelism: graph.vertices.get(edge.to.0 as usize).map_or(1, |vertex| vertex.parallelism),
         max_parallelism: graph.max_parallelism,
     };
-    let batches = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
+    let frames = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
     let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
-    Ok(RestoredChannel { channel, input: edge.input, age: handle.age, first: handle.first, batches })
+    Ok(RestoredChannel { channel, input: edge.input, age: handle.age, first: handle.first, frames })
 }
 
 /// Which rows of an old channel a subtask takes.
@@ -185,24 +195,32 @@ pub struct Share<'a> {
 ///
 /// # Errors
 /// When the bytes are damaged, or their schema is not the edge's.
-pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str) -> Result<VecDeque<Batch>, TaskError> {
+pub fn decode(bytes: &Bytes, expected: &SchemaRef, share: Share<'_>, edge: &str) -> Result<VecDeque<Frame>, TaskError> {
     let (schema, frames) = parts(bytes).map_err(|error| unreadable(edge, &error))?;
     check_schema(&schema, expected, edge)?;
-    let mut batches = VecDeque::new();
-    for batch in batches_of(frames, expected) {
-        batches.extend(own_rows(batch.map_err(|what| damaged(edge, &what))?, share)?);
+    let mut own = VecDeque::new();
+    for frame in frames_of(frames, expected) {
+        match frame.map_err(|what| damaged(edge, &what))? {
+            Frame::Batch(batch) => own.extend(own_rows(batch, share)?.map(Frame::Batch)),
+            other => own.push_back(other),
+        }
     }
-    Ok(batches)
+    Ok(own)
 }
 
-/// Reads all that [`InFlight::encode`] wrote, with the schema that is stored with it: for people.
+/// Reads all batches that [`InFlight::encode`] wrote, with the schema that is stored with it: for people.
 ///
 /// # Errors
 /// When the bytes are damaged.
 pub fn read(bytes: &Bytes, edge: &str) -> Result<Vec<Batch>, TaskError> {
     let (schema, frames) = parts(bytes).map_err(|error| unreadable(edge, &error))?;
     let schema = stored_schema(&schema).ok_or_else(|| damaged(edge, "their schema is garbled"))?;
-    batches_of(frames, &Arc::new(schema)).map(|batch| batch.map_err(|what| damaged(edge, &what))).collect()
+    let batch = |frame: Result<Frame, String>| match frame {
+        Ok(Frame::Batch(batch)) => Some(Ok(batch)),
+        Ok(_) => None,
+        Err(what) => Some(Err(damaged(edge, &what))),
+    };
+    frames_of(frames, &Arc::new(schema)).filter_map(batch).collect()
 }
 
 /// Whether these are the bytes that were stored.
@@ -257,25 +275,25 @@ fn take(rest: &mut Bytes) -> Result<Bytes, String> {
     Ok(rest.split_to(length))
 }
 
-/// The batches; the first error is the last item.
-fn batches_of(mut frames: Bytes, schema: &SchemaRef) -> impl Iterator<Item = Result<Batch, String>> {
+/// The frames; the first error is the last item.
+fn frames_of(mut frames: Bytes, schema: &SchemaRef) -> impl Iterator<Item = Result<Frame, String>> {
     std::iter::from_fn(move || {
         if frames.is_empty() {
             return None;
         }
-        let batch = take(&mut frames).and_then(|frame| decode_batch(&frame, schema));
-        if batch.is_err() {
+        let decoded = take(&mut frames).and_then(|frame| decode_content(&frame, schema));
+        if decoded.is_err() {
             frames.clear();
         }
-        Some(batch)
+        Some(decoded)
     })
 }
 
-fn decode_batch(frame: &Bytes, schema: &SchemaRef) -> Result<Batch, String> {
+fn decode_content(frame: &Bytes, schema: &SchemaRef) -> Result<Frame, String> {
     let (_, frame) = decode_frame(frame, schema).map_err(|error| error.to_string())?;
     match frame.frame {
-        Frame::Batch(batch) => Ok(batch),
-        _ => Err("a frame holds no rows".to_owned()),
+        content @ (Frame::Batch(_) | Frame::Watermark(_)) => Ok(content),
+        _ => Err("a frame holds neither rows nor a watermark".to_owned()),
     }
 }
 
@@ -295,7 +313,8 @@ fn stored_schema(message: &[u8]) -> Option<Schema> {
 
 fn check_schema(message: &[u8], expected: &SchemaRef, edge: &str) -> Result<(), TaskError> {
     let found = stored_schema(message).ok_or_else(|| damaged(edge, "their schema is garbled"))?;
-    if found.fields() == expected.fields() {
+    // Where nothing but watermarks was in flight, no columns are stored.
+    if found.fields() == expected.fields() || found.fields().is_empty() {
         return Ok(());
     }
     let describe = |schema: &Schema| {

@@ -21,9 +21,11 @@
 mod alignment;
 #[cfg(test)]
 mod tests;
+mod watermarks;
 
 use crate::batch::Batch;
 use crate::channel::{Frame, InputChannel};
+use crate::event_time::WatermarkStatus;
 use crate::in_flight::{InFlight, RestoredChannel};
 use crate::operator::Waker;
 use alignment::Alignment;
@@ -32,6 +34,7 @@ use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use watermarks::Restored;
 
 /// What the gate has for the task.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub enum GateEvent {
         /// The rows.
         batch: Batch,
     },
+    /// The least of the channels' watermarks has risen, or all have fallen idle, or not all are any more.
+    Watermark(WatermarkStatus),
     /// The barrier has come on every channel. Unless it is at-least-once, all rows before it were handed out, none
     /// after it.
     Aligned {
@@ -94,15 +99,21 @@ struct Input {
     /// Where the barrier that overtakes was announced: batches from here on are the sender's or behind it.
     announced: Option<u64>,
     /// What was read since the cut, while the barrier has not come.
-    recording: Option<Vec<Batch>>,
+    recording: Option<Vec<Frame>>,
     finished: bool,
+    /// What was last said of time.
+    status: Option<WatermarkStatus>,
+}
+
+fn bytes_of(frame: &Frame) -> usize {
+    if let Frame::Batch(batch) = frame { batch.bytes() } else { 0 }
 }
 
 /// All input channels of a task.
 pub struct InputGate {
     inputs: Vec<Input>,
     next: usize,
-    restored: VecDeque<RestoredChannel>,
+    restored: Restored,
     alignment: Option<Alignment>,
     /// Checkpoints that are taken at least once, in order.
     tracked: VecDeque<Alignment>,
@@ -122,25 +133,26 @@ pub struct InputGate {
     /// Bytes recorded for the checkpoint that overtakes now.
     recorded_bytes: usize,
     in_flight_limit: usize,
+    /// What was last handed out of time.
+    said: WatermarkStatus,
+    time_changed: bool,
 }
 
 impl InputGate {
     /// A gate over these channels. What was in flight at a checkpoint is read before anything they hold (B3).
     /// At most `in_flight_limit` bytes are recorded for a checkpoint.
     #[must_use]
-    pub fn new(channels: Vec<InputChannel>, mut restored: Vec<RestoredChannel>, in_flight_limit: usize) -> Self {
+    pub fn new(channels: Vec<InputChannel>, restored: Vec<RestoredChannel>, in_flight_limit: usize) -> Self {
         let attention = Arc::new(AtomicBool::new(true));
         let input = |channel: InputChannel| {
             channel.set_attention(Arc::clone(&attention));
             let arrived = CheckpointId(0);
-            Input { channel, arrived, blocked: false, announced: None, recording: None, finished: false }
+            Input { channel, arrived, blocked: false, announced: None, recording: None, finished: false, status: None }
         };
-        restored.retain(|channel| !channel.batches.is_empty());
-        restored.sort_by_key(RestoredChannel::order);
         Self {
             inputs: channels.into_iter().map(input).collect(),
             next: 0,
-            restored: restored.into(),
+            restored: Restored::new(restored),
             alignment: None,
             tracked: VecDeque::new(),
             abandoned: BTreeSet::new(),
@@ -152,6 +164,8 @@ impl InputGate {
             changed: true,
             recorded_bytes: 0,
             in_flight_limit,
+            said: WatermarkStatus::UNKNOWN,
+            time_changed: true,
         }
     }
 
@@ -168,8 +182,15 @@ impl InputGate {
             return Some(event);
         }
         loop {
-            if let Some((input, batch)) = self.read_restored() {
-                return Some(GateEvent::Batch { input, batch });
+            if let Some(event) = self.take_watermark() {
+                return Some(event);
+            }
+            if let Some((input, frame)) = self.restored.pop() {
+                self.time_changed = true;
+                match frame {
+                    Frame::Batch(batch) => return Some(GateEvent::Batch { input, batch }),
+                    _ => continue,
+                }
             }
             let (index, frame) = self.read()?;
             match frame {
@@ -177,9 +198,17 @@ impl InputGate {
                     let input = self.inputs[index].channel.input();
                     return Some(GateEvent::Batch { input, batch });
                 }
+                Frame::Watermark(status) => {
+                    self.inputs[index].status = Some(status);
+                    self.time_changed = true;
+                }
                 Frame::Barrier(barrier) => self.arrive(index, barrier, None, now),
                 Frame::Overtaking { barrier, first } => self.arrive(index, barrier, Some(first), now),
                 Frame::EndOfInput => self.finish(index),
+            }
+            // Before the barriers, of which an end may complete one: what has fired there depends on it (W1).
+            if let Some(event) = self.take_watermark() {
+                return Some(event);
             }
             if let Some(event) = self.poll_barriers(now) {
                 return Some(event);
@@ -214,16 +243,6 @@ impl InputGate {
         self.timed.as_ref().map(|(at, _)| *at)
     }
 
-    /// The oldest batch that was restored, and its input.
-    fn read_restored(&mut self) -> Option<(u8, Batch)> {
-        let queue = self.restored.front_mut()?;
-        let batch = queue.batches.pop_front().map(|batch| (queue.input, batch));
-        if queue.batches.is_empty() {
-            self.restored.pop_front();
-        }
-        batch
-    }
-
     /// A frame from the next channel in turn that is not blocked.
     fn read(&mut self) -> Option<(usize, Frame)> {
         let count = self.inputs.len();
@@ -233,9 +252,11 @@ impl InputGate {
                 && let Some(numbered) = input.channel.pop()
             {
                 self.next = if index + 1 == count { 0 } else { index + 1 };
-                if let (Some(recording), Frame::Batch(batch)) = (&mut input.recording, &numbered.frame) {
-                    recording.push(batch.clone());
-                    self.recorded_bytes += batch.bytes();
+                if let Some(recording) = &mut input.recording
+                    && matches!(numbered.frame, Frame::Batch(_) | Frame::Watermark(_))
+                {
+                    recording.push(numbered.frame.clone());
+                    self.recorded_bytes += bytes_of(&numbered.frame);
                     self.changed |= self.recorded_bytes > self.in_flight_limit;
                 }
                 return Some((index, numbered.frame));
@@ -247,6 +268,7 @@ impl InputGate {
     fn finish(&mut self, index: usize) {
         self.inputs[index].finished = true;
         self.changed = true;
+        self.time_changed = true;
     }
 
     /// What the state of the channels amounts to: a cut, an alignment that is complete, or the end of input.

@@ -10,6 +10,7 @@
 //! - [`input_gate`], [`partition`]: the reading and the writing side of a task's edges; [`keys`]: hashes of keys.
 //! - [`task`]: the state machine that moves rows, barriers and snapshots; [`runner`]: a thread that steps one.
 //! - [`aggregate`], [`join`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
+//! - [`event_time`]: watermarks, from a source's rows to an operator's state.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
 //! - [`in_flight`]: batches that an unaligned barrier overtook, as part of a snapshot.
 //! - [`error`]: what a task can fail with.
@@ -46,6 +47,7 @@ pub mod aggregate;
 pub mod batch;
 pub mod channel;
 pub mod error;
+pub mod event_time;
 pub mod in_flight;
 pub mod input_gate;
 pub mod join;

@@ -181,7 +181,7 @@ impl EdgeWriter {
         }
         self.flush()?;
         let kept = self.channels.iter().map(|channel| in_flight(channel, channel.push_ahead(barrier.clone())));
-        Ok(kept.filter(|kept| !kept.batches.is_empty()).collect())
+        Ok(kept.filter(|kept| !kept.frames.is_empty()).collect())
     }
 
     /// Whether a barrier still waits to leave for another process, and could overtake what it is queued behind.
@@ -197,13 +197,13 @@ impl EdgeWriter {
             return Vec::new();
         }
         let turned = self.channels.iter().filter_map(|channel| Some(in_flight(channel, channel.turn(checkpoint)?)));
-        turned.filter(|kept| !kept.batches.is_empty()).collect()
+        turned.filter(|kept| !kept.frames.is_empty()).collect()
     }
 }
 
 fn in_flight(channel: &OutputChannel, kept: Kept) -> InFlight {
-    let Kept { first, batches } = kept;
-    InFlight { channel: channel.id(), age: 0, first, batches }
+    let Kept { first, frames } = kept;
+    InFlight { channel: channel.id(), age: 0, first, frames }
 }
 
 /// The rows of a batch that a hash edge would send to this subtask, if any.

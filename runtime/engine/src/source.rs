@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::error::TaskError;
+use crate::event_time::WatermarkStrategy;
 use crate::operator::{Clock, OperatorContext, RestoredState, Waker};
 use arrow::datatypes::SchemaRef;
 use sluice_protocol::state::SplitState;
@@ -18,6 +19,23 @@ pub enum SourcePoll {
     Finished,
 }
 
+/// News of the splits of a source, for their watermarks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SplitChange {
+    /// The subtask is to read this split, from the beginning or as restored.
+    Added {
+        /// Its id.
+        split: String,
+        /// Whether it may have nothing for a while, and others need not wait for it then (W2).
+        may_idle: bool,
+    },
+    /// It is read to its end.
+    Finished {
+        /// Its id.
+        split: String,
+    },
+}
+
 /// What a source is opened with.
 #[derive(Clone)]
 pub struct SourceContext {
@@ -27,6 +45,8 @@ pub struct SourceContext {
     pub waker: Waker,
     /// The time.
     pub clock: Clock,
+    /// Whether rows of one poll are to be of one split, for its watermark.
+    pub by_split: bool,
 }
 
 /// One subtask's reader.
@@ -42,6 +62,19 @@ pub trait Source: Send {
     /// # Errors
     /// When reading fails.
     fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError>;
+
+    /// News of its splits since the last call, first of all those that it was opened with; asked for after it was opened and
+    /// after each poll. A split is new at the latest with its first rows, and finished at the earliest with its last.
+    /// `None`: it has no splits of which to tell, and its rows have one watermark.
+    fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
+        None
+    }
+
+    /// Of which split the rows of the last poll were. Where watermarks are wanted ([`SourceContext::by_split`]) they are of
+    /// one, and as many polls as there are splits give rows of each that has any.
+    fn polled_split(&self) -> Option<&str> {
+        None
+    }
 
     /// The state of every split of this subtask: all rows handed out so far are before it, none after.
     ///
@@ -87,6 +120,11 @@ pub trait SourceFactory: Send + Sync {
     /// Which rows it hands out.
     fn produced_kinds(&self) -> ProducedKinds {
         ProducedKinds::InsertOnly
+    }
+
+    /// How its rows give watermarks; `None`: not at all.
+    fn watermarks(&self) -> Option<&WatermarkStrategy> {
+        None
     }
 
     /// What a plan should say of it to people.

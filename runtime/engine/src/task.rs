@@ -29,7 +29,8 @@
 //! 5. A triggered barrier is taken, between two batches, also under back-pressure.
 //! 6. Rows that lingered for the buffer timeout are sent on.
 //! 7. While an output is full, no input is taken (B4).
-//! 8. One batch, or one event of the gate, is processed.
+//! 8. What a watermark or a timer makes due is done, a slice at a time (`event_time.rs`).
+//! 9. One batch, or one event of the gate, is processed.
 //!
 //! # A barrier (`checkpoint.rs`)
 //! Operators and edges flush what lingers (B1); the sink flushes until all has arrived; each operator freezes its
@@ -39,6 +40,7 @@
 
 mod chain;
 mod checkpoint;
+mod event_time;
 mod mailbox;
 mod metrics;
 mod snapshot;
@@ -47,6 +49,7 @@ mod tests;
 
 use crate::channel::InputChannel;
 use crate::error::TaskError;
+use crate::event_time::source::{Piece, SourceWatermarks, take_restored};
 use crate::in_flight::RestoredChannel;
 use crate::input_gate::{GateEvent, InputGate};
 use crate::operator::{Clock, OperatorContext, RestoredState, TaskIdentity, Waker};
@@ -155,7 +158,7 @@ pub enum Step {
 
 /// Where the rows come from.
 enum Input {
-    Source { uid: OperatorUid, source: Box<dyn Source> },
+    Source { uid: OperatorUid, source: Box<dyn Source>, watermarks: Option<Box<SourceWatermarks>> },
     Gate(Box<InputGate>),
 }
 
@@ -175,6 +178,12 @@ struct Running {
     /// The source emits nothing behind this checkpoint, with which the job stops, until it is given up (K4).
     held: Option<CheckpointId>,
     finished: bool,
+    /// Of the batch that was read last, what was not processed yet.
+    pieces: VecDeque<Piece>,
+    /// What the gate said while a watermark was on its way.
+    stashed: Option<GateEvent>,
+    /// All input was read, and what the last watermark makes due is under way.
+    ending: bool,
 }
 
 enum Phase {
@@ -319,12 +328,21 @@ impl Task {
         let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;
         chain.set_waker(&self.waker);
         chain.open(&context, &mut restore, (&self.waker, &clock, &description.identity))?;
+        let mut pieces = VecDeque::new();
         let input = match program.source {
             Some((uid, factory)) => {
                 let mut source = factory.create()?;
-                let waker = Waker::clone(&self.waker);
-                source.open(SourceContext { operator: context(&uid), waker, clock }, restore(&uid))?;
-                Input::Source { uid, source }
+                let mut restored = restore(&uid);
+                let known = take_restored(&mut restored);
+                let strategy = factory.watermarks();
+                let (waker, by_split, now) = (Waker::clone(&self.waker), strategy.is_some(), clock());
+                source.open(SourceContext { operator: context(&uid), waker, clock, by_split }, restored)?;
+                let watermarks = strategy.map(|strategy| SourceWatermarks::new(strategy, known)).transpose()?;
+                let mut watermarks = watermarks.map(Box::new);
+                if let Some(watermarks) = &mut watermarks {
+                    pieces.extend(event_time::begin(source.as_mut(), watermarks, now));
+                }
+                Input::Source { uid, source, watermarks }
             }
             None => {
                 let limit = description.options.in_flight_limit;
@@ -333,24 +351,33 @@ impl Task {
                 Input::Gate(Box::new(gate))
             }
         };
-        Ok(Running { input, chain, waiting: None, open: None, held: None, finished: false })
+        chain.advance()?;
+        let (waiting, open, held, stashed) = (None, None, None, None);
+        Ok(Running { input, chain, waiting, open, held, finished: false, pieces, stashed, ending: false })
     }
 
     fn step_running(&mut self, running: &mut Running, now: Timestamp) -> Result<Step, TaskError> {
         if running.waiting.is_some() && !self.complete_waiting(running, now)? {
+            running.pause();
             return Ok(Step::Blocked { until: None });
         }
         if self.take_barriers(running, now)? {
             return Ok(Step::Worked);
         }
         let due = self.send_lingering(running, now)?;
-        let until = due.into_iter().chain(running.wake_at()).min();
+        let trigger = self.triggers.front().and_then(Barrier::overtakes_from);
+        let until = due.into_iter().chain(running.wake_at()).chain(trigger).min();
         if running.waits_for_sink() || !running.chain.has_room()? {
+            running.pause();
             return Ok(Step::Blocked { until });
+        }
+        if self.advance(running, now)? {
+            return Ok(Step::Worked);
         }
         if !self.take_input(running, now)? {
             let due = self.lingers_since.map(|since| since.plus(self.options.buffer_timeout));
-            return Ok(Step::Idle { until: due.into_iter().chain(running.wake_at()).min() });
+            let times = due.into_iter().chain(running.wake_at()).chain(running.time_wakes_at(now));
+            return Ok(Step::Idle { until: times.min() });
         }
         Ok(Step::Worked)
     }
@@ -370,13 +397,19 @@ impl Task {
     /// Processes one piece of input; says whether there was one.
     fn take_input(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
         match &mut running.input {
-            Input::Source { .. } if running.finished || running.held.is_some() => return Ok(false),
+            Input::Source { .. } if running.finished || running.held.is_some() => {
+                running.pause();
+                return Ok(false);
+            }
             Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
                 SourcePoll::Batch(batch) => {
                     self.meter.read(&batch);
-                    running.chain.process(0, batch)?;
+                    running.take_polled(Some(batch), now)?;
                 }
-                SourcePoll::Pending => return Ok(false),
+                SourcePoll::Pending => {
+                    running.take_polled(None, now)?;
+                    return Ok(!running.pieces.is_empty());
+                }
                 SourcePoll::Finished => self.end(running, now)?,
             },
             Input::Gate(gate) => match gate.poll(now) {
@@ -388,10 +421,7 @@ impl Task {
                 Some(event) => self.take_event(running, event, now)?,
             },
         }
-        self.meter.wrote(running.chain.take_written());
-        if self.lingers_since.is_none() && running.chain.lingers() {
-            self.lingers_since = Some(now);
-        }
+        self.note_written(running, now);
         Ok(true)
     }
 }

@@ -5,26 +5,43 @@
 use crate::catalog::Table;
 use crate::diagnose::diagnose;
 use crate::error::{SqlError, SqlErrorKind, nearest};
-use crate::expand::declared_query;
+use crate::event_time::RowTime;
+use crate::expand::{declared_query, quoted};
 use crate::parse::Watermark;
 use crate::relational::Relational;
 use crate::types::sql_name;
 use crate::validate::Validator;
-use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, TimeUnit};
+use datafusion_common::DataFusionError;
+use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::ast::Expr;
+use std::collections::BTreeMap;
 
-/// Checks all tables.
-pub(crate) fn check(validator: Validator<'_>, relational: &Relational<'_>) -> Result<(), SqlError> {
-    validator.tables.all().try_for_each(|table| check_table(validator, relational, table))
+/// Checks all tables; returns what they say of time, by table.
+pub(crate) fn check(
+    validator: Validator<'_>,
+    relational: &Relational<'_>,
+) -> Result<BTreeMap<String, RowTime>, SqlError> {
+    let mut times = BTreeMap::new();
+    for table in validator.tables.all() {
+        if let Some(time) = check_table(validator, relational, table)? {
+            times.insert(table.name().to_owned(), time);
+        }
+    }
+    Ok(times)
 }
 
-fn check_table(validator: Validator<'_>, relational: &Relational<'_>, table: &Table) -> Result<(), SqlError> {
+fn check_table(
+    validator: Validator<'_>,
+    relational: &Relational<'_>,
+    table: &Table,
+) -> Result<Option<RowTime>, SqlError> {
     let definition = &table.definition;
     if definition.computed.is_empty() && definition.watermark.is_none() {
-        return Ok(());
+        return Ok(None);
     }
-    let columns = columns(validator, relational, table, None)?;
-    let Some(watermark) = &definition.watermark else { return Ok(()) };
+    let columns = plan_of(validator, relational, table, None)?.schema().inner().clone();
+    let Some(watermark) = &definition.watermark else { return Ok(None) };
     let (text, at) = (validator.text, watermark.column.span.start);
     let name = &watermark.column.value;
     let Ok(column) = columns.field_with_name(name) else {
@@ -39,7 +56,7 @@ fn check_table(validator: Validator<'_>, relational: &Relational<'_>, table: &Ta
         );
         return Err(text.error(SqlErrorKind::Type, at, message));
     }
-    check_watermark(validator, relational, table, watermark, column.data_type())
+    check_watermark(validator, relational, table, watermark, column.data_type()).map(Some)
 }
 
 fn check_watermark(
@@ -48,28 +65,33 @@ fn check_watermark(
     table: &Table,
     watermark: &Watermark,
     wanted: &DataType,
-) -> Result<(), SqlError> {
-    let made = columns(validator, relational, table, Some(&watermark.expression))?;
-    let given = made.field(0).data_type();
+) -> Result<RowTime, SqlError> {
+    let at = watermark.column.span.start;
+    let made = plan_of(validator, relational, table, Some(&watermark.expression))?;
+    let given = made.schema().field(0).data_type();
     if given == wanted {
-        return Ok(());
+        let column = Expr::Identifier(quoted(&watermark.column));
+        let time = plan_of(validator, relational, table, Some(&column))?;
+        let internal = |error: &DataFusionError| validator.text.error(SqlErrorKind::Internal, at, error.to_string());
+        let optimized = |plan| relational.optimize(plan).map_err(|error| internal(&error));
+        let (time, made) = (optimized(time)?, optimized(made)?);
+        return RowTime::new(&time, &made, watermark.expression.to_string()).map_err(|error| internal(&error));
     }
     let (name, given, wanted) = (&watermark.column.value, sql_name(given), sql_name(wanted));
     let message = format!("the WATERMARK is {given}, but its column '{name}' is {wanted}");
-    Err(validator.text.error(SqlErrorKind::Type, watermark.column.span.start, message))
+    Err(validator.text.error(SqlErrorKind::Type, at, message))
 }
 
 /// The columns of a table as a query sees them, or this one expression over them.
-fn columns(
+fn plan_of(
     validator: Validator<'_>,
     relational: &Relational<'_>,
     table: &Table,
     expression: Option<&Expr>,
-) -> Result<SchemaRef, SqlError> {
+) -> Result<LogicalPlan, SqlError> {
     let query = declared_query(&table.definition, expression).map_err(|error| validator.text.syntax(&error))?;
     validator.query(&query)?;
-    let plan = relational.plan(&query).map_err(|error| diagnose(validator.text, relational, &query, &error))?;
-    Ok(plan.schema().inner().clone())
+    relational.plan(&query).map_err(|error| diagnose(validator.text, relational, &query, &error))
 }
 
 /// TIMESTAMP or TIMESTAMP_LTZ of at most three digits.

@@ -197,7 +197,7 @@ pub(crate) fn declared_query(table: &CreateTable, over: Option<&Expr>) -> Result
 }
 
 /// A name as it is, with its place.
-fn quoted(name: &Ident) -> Ident {
+pub(crate) fn quoted(name: &Ident) -> Ident {
     Ident { quote_style: Some('`'), ..name.clone() }
 }
 

@@ -7,7 +7,8 @@
 //! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser. All that follows runs on a thread with a
 //!    large stack, since it calls itself for every term of a statement.
 //! 2. `catalog`: the declared tables; `settings`: what SET says; `functions`: what may be called. `expand` puts views,
-//!    WITH and computed columns in the place of their names, `declarations` checks them.
+//!    WITH and computed columns in the place of their names, `declarations` checks them, and `event_time` has
+//!    what WATERMARK FOR says.
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
 //! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan; `flatten` is its node
 //!    for UNNEST, `pushdown` moves conditions down. `diagnose` turns DataFusion's complaints into ours.
@@ -25,6 +26,7 @@ mod catalog;
 mod declarations;
 mod diagnose;
 mod error;
+mod event_time;
 mod expand;
 mod explain;
 mod flatten;
@@ -105,7 +107,7 @@ fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) ->
     let relational = Relational::new(&tables, &functions);
     let validator = Validator { text, tables: &tables, functions: &functions };
     let mut expander = Expander::new(text, &tables, views)?;
-    declarations::check(validator, &relational)?;
+    let times = declarations::check(validator, &relational)?;
     let options = effective(text, options, &inserts)?;
     let mut graph = GraphBuilder::default();
     for insert in &mut inserts {
@@ -117,7 +119,8 @@ fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) ->
     }
     let mut planned = Vec::new();
     for insert in &inserts {
-        let statement = Statement { text, tables: &tables, connectors: catalog, options: &options, insert };
+        let statement =
+            Statement { text, tables: &tables, times: &times, connectors: catalog, options: &options, insert };
         planned.push(plan_insert(validator, &relational, statement)?);
     }
     let mut sources = Sources::default();

@@ -72,7 +72,8 @@ pub(crate) fn computed(expression: Arc<dyn PhysicalExpr>) -> ExpressionFactory {
     Box::new(move || Ok(Box::new(Computed(Arc::clone(&expression)))))
 }
 
-fn output(output: Output) -> ExpressionFactory {
+/// An output column for each subtask.
+pub(crate) fn output(output: Output) -> ExpressionFactory {
     let value: ExpressionFactory = match output.value {
         Value::Column(index) => Box::new(move || Ok(Box::new(ColumnValue(index)))),
         Value::Computed(expression) => computed(expression),

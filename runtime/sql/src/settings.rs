@@ -8,10 +8,11 @@ use std::time::Duration;
 
 const STATE_TTL: &str = "table.exec.state.ttl";
 const PARALLELISM: &str = "parallelism.default";
+const IDLE_TIMEOUT: &str = "table.exec.source.idle-timeout";
 const REUSE_SOURCE: &str = "table.optimizer.reuse-source-enabled";
 
 /// Keys of Flink's that are something else here.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("pipeline.name", "the job's name is the StreamJob's: metadata.name"),
     ("pipeline.max-parallelism", "it is in the StreamJob's spec: maxParallelism"),
     ("execution.checkpointing.interval", "it is in the StreamJob's spec: checkpointing.interval"),
@@ -23,7 +24,6 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("restart-strategy.type", "it is in the StreamJob's spec: restartStrategy"),
     ("execution.runtime-mode", "every job is a streaming job"),
     ("table.local-time-zone", "the session's time zone is UTC"),
-    ("table.exec.source.idle-timeout", "watermarks have no effect yet"),
 ];
 
 /// What holds for a statement.
@@ -33,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) state_ttl: Option<Duration>,
     /// Subtasks per vertex, and where that was said.
     pub(crate) parallelism: Option<(u32, Location)>,
+    /// A source's split that gave no row for so long is idle; none: never.
+    pub(crate) idle_timeout: Option<Duration>,
     /// Every place in FROM reads its table itself, as jobs from before tables were shared do.
     pub(crate) scans_alone: bool,
 }
@@ -47,11 +49,16 @@ impl Settings {
         is_late: bool,
     ) -> Result<(), SqlError> {
         match key {
-            STATE_TTL => {
+            STATE_TTL | IDLE_TIMEOUT => {
                 let duration = duration(value).map_err(|message| {
                     text.error(SqlErrorKind::Invalid, value_at, format!("'{key}' is no duration: {message}"))
                 })?;
-                self.state_ttl = Some(duration).filter(|duration| !duration.is_zero());
+                let duration = Some(duration).filter(|duration| !duration.is_zero());
+                if key == STATE_TTL {
+                    self.state_ttl = duration;
+                } else {
+                    self.idle_timeout = duration;
+                }
             }
             PARALLELISM | REUSE_SOURCE if is_late => {
                 let message = format!("'{key}' holds for the whole job: write it before the first INSERT INTO");
@@ -81,7 +88,7 @@ fn unknown(text: SourceText<'_>, key: &str, at: Location) -> SqlError {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(known, _)| *known == key) {
         return text.error(SqlErrorKind::Unsupported, at, format!("'{key}' cannot be set here: {advice}"));
     }
-    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain([STATE_TTL, PARALLELISM, REUSE_SOURCE]);
+    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain([STATE_TTL, PARALLELISM, REUSE_SOURCE, IDLE_TIMEOUT]);
     text.error(SqlErrorKind::Invalid, at, format!("the key '{key}' does not exist{}", nearest(key, known)))
 }
 

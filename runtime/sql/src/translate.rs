@@ -8,6 +8,7 @@ mod aggregate;
 mod join;
 mod scan;
 mod sink;
+mod time;
 mod union;
 
 pub(crate) use scan::Sources;
@@ -18,6 +19,7 @@ use crate::calc::{self, Calc, Output, Value};
 use crate::catalog::{Table, Tables};
 use crate::diagnose;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
+use crate::event_time::{RowTime, is_time_option};
 use crate::flatten::{self, Flatten};
 use crate::graph::{Chain, GraphBuilder, UidClash, Upstream, calc_info};
 use crate::operators::{self, FlattenFactory};
@@ -35,6 +37,7 @@ use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use time::Times;
 
 /// A statement and what it refers to.
 #[derive(Clone, Copy)]
@@ -43,6 +46,8 @@ pub(crate) struct Statement<'a> {
     pub(crate) text: SourceText<'a>,
     /// The declared tables.
     pub(crate) tables: &'a Tables,
+    /// What WATERMARK FOR says, by table.
+    pub(crate) times: &'a BTreeMap<String, RowTime>,
     /// The connectors.
     pub(crate) connectors: &'a dyn ConnectorCatalog,
     /// Parallelism.
@@ -102,6 +107,8 @@ pub(crate) struct Stream {
     schema: DFSchemaRef,
     lineage: Vec<Lineage>,
     updates: Option<Updates>,
+    /// Times among the chain's columns.
+    times: Times,
 }
 
 impl Translator<'_> {
@@ -201,6 +208,7 @@ impl Translator<'_> {
             let info = calc_info(self.uids, self.calcs, stream.calc.describe());
             stream.chain.push(info, "Calc", operators::filter_project(&stream.calc));
         }
+        stream.times = stream.times_behind_calc();
         stream.calc = Calc::identity(stream.chain.schema());
         stream
     }
@@ -237,7 +245,7 @@ impl Translator<'_> {
         }
         let updates = stream.updates.map(|updates| Updates { keys: None, ..updates });
         let lineage = vec![Lineage::Other; schema.fields().len()];
-        Ok(Stream { chain: stream.chain, calc, schema: Arc::clone(schema), lineage, updates })
+        Ok(Stream { chain: stream.chain, calc, schema: Arc::clone(schema), lineage, updates, times: stream.times })
     }
 
     fn close(&mut self, mut chain: Chain) -> Result<Vec<Upstream>, SqlError> {
@@ -275,6 +283,7 @@ impl Statement<'_> {
                 .definition
                 .options
                 .iter()
+                .filter(|option| !is_time_option(&option.key))
                 .map(|option| TableOption { key: option.key.clone(), value: option.value.clone() })
                 .collect(),
         })
@@ -305,7 +314,7 @@ impl Statement<'_> {
 }
 
 /// As the engine counts time.
-fn time_span(duration: Duration) -> TimeSpan {
+pub(crate) fn time_span(duration: Duration) -> TimeSpan {
     TimeSpan(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 

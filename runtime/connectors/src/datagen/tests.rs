@@ -42,6 +42,7 @@ fn context(subtask: u32, parallelism: u32) -> SourceContext {
         },
         waker: Arc::new(|| ()),
         clock: Arc::new(|| Timestamp(0)),
+        by_split: false,
     }
 }
 

@@ -10,7 +10,7 @@ use super::splits::{self, Progress, Split};
 use super::{owner, runtime, store_error};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{RestoredState, Waker};
-use sluice_engine::source::{Source, SourceContext, SourcePoll};
+use sluice_engine::source::{Source, SourceContext, SourcePoll, SplitChange};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::state::SplitState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,6 +46,10 @@ pub(super) struct FileReader {
     finished: bool,
     /// Lines that were passed over.
     malformed: u64,
+    /// The split of the last poll.
+    polled: String,
+    /// News of splits that were not told yet.
+    changes: Vec<SplitChange>,
     /// Whether this subtask stores [`LISTED`].
     is_first: bool,
 }
@@ -59,8 +63,20 @@ impl FileReader {
             _alive: None,
             finished: false,
             malformed: 0,
+            polled: String::new(),
+            changes: Vec::new(),
             is_first: false,
         }
+    }
+
+    /// A file that waits for its turn has nothing for a while, and yet others have to wait for it.
+    fn add(&mut self, split: Split) {
+        let name = split.name();
+        self.changes.push(SplitChange::Added { split: name.clone(), may_idle: false });
+        if split.progress.finished {
+            self.changes.push(SplitChange::Finished { split: name.clone() });
+        }
+        self.splits.insert(name, split);
     }
 }
 
@@ -72,7 +88,7 @@ impl Source for FileReader {
                 let text = format!("split '{}' of table '{}' is no split of files", state.split, self.options.table);
                 TaskError::IncompatibleState(text)
             })?;
-            self.splits.insert(state.split.clone(), split);
+            self.add(split);
         }
         let (sender, said) = sync_channel(AHEAD);
         let (alive, ended) = channel();
@@ -92,7 +108,7 @@ impl Source for FileReader {
             thread.check_there()?;
         }
         if thread.looks {
-            self.splits.extend(thread.find()?.into_iter().map(|split| (split.name(), split)));
+            thread.find()?.into_iter().for_each(|split| self.add(split));
         }
         let started = std::thread::Builder::new().name("file-source".to_owned()).spawn(move || thread.run(&ended));
         started.map_err(|error| TaskError::External(format!("no thread for a file source: {error}")))?;
@@ -112,12 +128,16 @@ impl Source for FileReader {
                 Ok(Said::Failed(error)) => return Err(error),
                 Ok(Said::Finished) => self.finished = true,
                 Ok(Said::Found(found)) => {
-                    self.splits.extend(found.into_iter().map(|split| (split.name(), split)));
+                    found.into_iter().for_each(|split| self.add(split));
                 }
                 Ok(Said::Rows { split, piece, progress }) => {
                     if let Some(split) = self.splits.get_mut(&split) {
                         split.progress = progress;
                     }
+                    if progress.finished {
+                        self.changes.push(SplitChange::Finished { split: split.clone() });
+                    }
+                    self.polled = split;
                     self.malformed += piece.malformed;
                     if let Some(batch) = piece.batch.filter(|batch| !batch.is_empty()) {
                         return Ok(SourcePoll::Batch(batch));
@@ -126,6 +146,14 @@ impl Source for FileReader {
             }
         }
         Ok(SourcePoll::Finished)
+    }
+
+    fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
+        Some(std::mem::take(&mut self.changes))
+    }
+
+    fn polled_split(&self) -> Option<&str> {
+        Some(&self.polled)
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {

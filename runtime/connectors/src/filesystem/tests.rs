@@ -72,7 +72,9 @@ fn operator(subtask: u32, parallelism: u32) -> OperatorContext {
 fn open_source(table: &TableDescriptor, subtask: (u32, u32), state: RestoredState) -> Box<dyn Source> {
     let mut source = FileSourceFactory::new(table, None).unwrap().create().unwrap();
     let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
-    source.open(SourceContext { operator: operator(subtask.0, subtask.1), waker, clock }, state).unwrap();
+    source
+        .open(SourceContext { operator: operator(subtask.0, subtask.1), waker, clock, by_split: true }, state)
+        .unwrap();
     source
 }
 

@@ -18,7 +18,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{RestoredState, Waker};
-use sluice_engine::source::{Source, SourceContext, SourcePoll};
+use sluice_engine::source::{Source, SourceContext, SourcePoll, SplitChange};
 use sluice_protocol::CheckpointId;
 use sluice_protocol::state::SplitState;
 use std::collections::BTreeSet;
@@ -41,6 +41,10 @@ pub(super) struct KafkaReader {
 struct Reading {
     waker: Waker,
     splits: Vec<Split>,
+    /// Whether a poll takes rows of one split only.
+    by_split: bool,
+    /// The split of the last poll.
+    polled: Option<usize>,
     /// The split to begin the next poll with.
     turn: usize,
     /// Offsets of the last snapshot, to be committed for others to see.
@@ -56,6 +60,9 @@ struct Split {
     /// The end of the partition, as asked for before the record or the end that is read next came.
     latest: i64,
     finished: bool,
+    name: String,
+    /// What was told of it for its watermark: that it is read, that it is read to its end.
+    told: (bool, bool),
 }
 
 impl KafkaReader {
@@ -174,7 +181,8 @@ impl Reading {
                     .add_partition_offset(&position.topic, position.partition, Offset::Offset(position.offset))
                     .map_err(|error| internal(error.to_string()))?;
             }
-            self.splits.push(Split { position, queue, latest, finished });
+            let name = position.name();
+            self.splits.push(Split { position, queue, latest, finished, name, told: (false, false) });
         }
         if assignment.count() > 0 {
             self.consumer.incremental_assign(&assignment).map_err(|error| internal(error.to_string()))?;
@@ -193,11 +201,16 @@ impl Reading {
     fn take(&mut self, table: &str, rows: &mut RowReader, max: usize) -> Result<usize, TaskError> {
         let mut taken = 0;
         let count = self.splits.len();
+        self.polled = None;
         for step in 0..count {
             let index = (self.turn + step) % count;
             let number = u32::try_from(index).unwrap_or(u32::MAX);
+            let before = taken;
             taken += self.splits[index].take(table, number, &self.consumer, rows, max - taken)?;
-            if taken >= max {
+            if taken > before {
+                self.polled = Some(index);
+            }
+            if taken >= max || (self.by_split && taken > 0) {
                 // The others come first next time.
                 self.turn = (index + 1) % count;
                 break;
@@ -332,8 +345,16 @@ impl Source for KafkaReader {
             .map_err(|error| {
                 TaskError::External(format!("the thread that looks for partitions cannot start: {error}"))
             })?;
-        let mut reading =
-            Reading { waker: context.waker, splits: Vec::new(), turn: 0, snapshot: None, discovery, consumer };
+        let mut reading = Reading {
+            waker: context.waker,
+            splits: Vec::new(),
+            by_split: context.by_split,
+            polled: None,
+            turn: 0,
+            snapshot: None,
+            discovery,
+            consumer,
+        };
         reading.assign(&self.options.table, splits)?;
         self.reading = Some(reading);
         Ok(())
@@ -386,6 +407,24 @@ impl Source for KafkaReader {
 
     fn malformed_records(&self) -> u64 {
         self.malformed
+    }
+
+    fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
+        let mut changes = Vec::new();
+        for split in self.reading.iter_mut().flat_map(|reading| &mut reading.splits) {
+            if !std::mem::replace(&mut split.told.0, true) {
+                changes.push(SplitChange::Added { split: split.name.clone(), may_idle: true });
+            }
+            if split.finished && !std::mem::replace(&mut split.told.1, true) {
+                changes.push(SplitChange::Finished { split: split.name.clone() });
+            }
+        }
+        Some(changes)
+    }
+
+    fn polled_split(&self) -> Option<&str> {
+        let reading = self.reading.as_ref()?;
+        reading.splits.get(reading.polled?).map(|split| split.name.as_str())
     }
 
     fn checkpoint_completed(&mut self, _: CheckpointId) {

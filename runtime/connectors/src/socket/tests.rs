@@ -34,6 +34,7 @@ fn context(subtask: u32) -> SourceContext {
         },
         waker: Arc::new(|| ()),
         clock: Arc::new(|| Timestamp(0)),
+        by_split: false,
     }
 }
 

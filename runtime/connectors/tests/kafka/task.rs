@@ -87,6 +87,7 @@ impl Reader {
             operator: context(subtask, parallelism),
             waker: bell.waker(),
             clock: Arc::new(|| Timestamp(0)),
+            by_split: true,
         };
         source.open(context, state)?;
         Ok(Self { source, bell })

@@ -7,7 +7,7 @@
 //! payload: kind 0 batch       u32 message   u32 kinds   u64 body   message, kinds, body, each padded to 16 bytes
 //!          kind 1 barrier     JSON of sluice_protocol::message::Barrier
 //!          kind 2 end of input, empty
-//!          kind 3 reserved for watermarks
+//!          kind 3 watermark   JSON of crate::event_time::WatermarkStatus
 //!          kind 4 overtaking  JSON of `{"barrier": …, "first": n}`; the sequence is the barrier's own place
 //! ```
 //!
@@ -35,6 +35,7 @@ const HEADER: usize = 48;
 const BATCH: u8 = 0;
 const BARRIER: u8 = 1;
 const END_OF_INPUT: u8 = 2;
+const WATERMARK: u8 = 3;
 const OVERTAKING: u8 = 4;
 
 /// Largest frame that a reader should accept; a longer length is a broken or foreign stream.
@@ -106,6 +107,7 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     let kind = match &numbered.frame {
         Frame::Batch(_) => BATCH,
         Frame::Barrier(_) => BARRIER,
+        Frame::Watermark(_) => WATERMARK,
         Frame::EndOfInput => END_OF_INPUT,
         Frame::Overtaking { .. } => OVERTAKING,
     };
@@ -121,6 +123,7 @@ pub fn encode_frame(run: Run, channel: ChannelId, numbered: &NumberedFrame) -> R
     match &numbered.frame {
         Frame::Batch(batch) => encode_batch(batch, &mut out).map_err(|source| FrameError::Rows { channel, source })?,
         Frame::Barrier(barrier) => write_json(barrier, &mut out)?,
+        Frame::Watermark(status) => write_json(status, &mut out)?,
         Frame::Overtaking { barrier, first } => {
             write_json(&Overtaking { barrier: Cow::Borrowed(barrier), first: *first }, &mut out)?;
         }
@@ -138,7 +141,7 @@ struct Overtaking<'a> {
 }
 
 fn write_json(value: &impl Serialize, out: &mut Vec<u8>) -> Result<(), FrameError> {
-    serde_json::to_writer(out, value).map_err(|_| FrameError::Malformed("its barrier cannot be written"))
+    serde_json::to_writer(out, value).map_err(|_| FrameError::Malformed("its barrier or watermark cannot be written"))
 }
 
 fn encode_batch(batch: &Batch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
@@ -195,6 +198,7 @@ pub fn decode_frame(frame: &Bytes, schema: &SchemaRef) -> Result<(FrameHeader, N
     let decoded = match header.kind {
         BATCH => Frame::Batch(decode_batch(&payload, schema, header.channel)?),
         BARRIER => Frame::Barrier(read_json(&payload)?),
+        WATERMARK => Frame::Watermark(read_json(&payload)?),
         OVERTAKING => {
             let Overtaking { barrier, first } = read_json(&payload)?;
             Frame::Overtaking { barrier: barrier.into_owned(), first }
@@ -206,7 +210,7 @@ pub fn decode_frame(frame: &Bytes, schema: &SchemaRef) -> Result<(FrameHeader, N
 }
 
 fn read_json<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, FrameError> {
-    serde_json::from_slice(payload).map_err(|_| FrameError::Malformed("its barrier is cut off or garbled"))
+    serde_json::from_slice(payload).map_err(|_| FrameError::Malformed("its barrier or watermark is cut off or garbled"))
 }
 
 fn decode_batch(payload: &Bytes, schema: &SchemaRef, channel: ChannelId) -> Result<Batch, FrameError> {

@@ -1,7 +1,6 @@
 //! The queue of a channel: order, numbering, bound, and what overtakes. All of it under one lock per frame.
 
 use super::{ChannelId, Frame, Kept, NumberedFrame, OutOfSequence};
-use crate::batch::Batch;
 use crate::operator::Waker;
 use sluice_protocol::CheckpointId;
 use sluice_protocol::message::Barrier;
@@ -56,13 +55,10 @@ impl State {
         self.reader.clone()
     }
 
-    fn batches_before(&self, place: u64) -> Vec<Batch> {
+    fn frames_before(&self, place: u64) -> Vec<Frame> {
         let before = self.frames.iter().take_while(|numbered| numbered.sequence < place);
-        let batch = |numbered: &NumberedFrame| match &numbered.frame {
-            Frame::Batch(batch) => Some(batch.clone()),
-            _ => None,
-        };
-        before.filter_map(batch).collect()
+        let is_content = |frame: &&Frame| matches!(frame, Frame::Batch(_) | Frame::Watermark(_));
+        before.map(|numbered| &numbered.frame).filter(is_content).cloned().collect()
     }
 
     fn find(&self, checkpoint: CheckpointId) -> Option<&NumberedFrame> {
@@ -73,7 +69,7 @@ impl State {
     /// Sends word ahead of a barrier that stands at `place`; what this side holds before it is the sender's.
     fn overtake(&mut self, barrier: Barrier, place: u64) -> Kept {
         let first = self.frames.front().map_or(place, |head| head.sequence);
-        let kept = Kept { first, batches: self.batches_before(place) };
+        let kept = Kept { first, frames: self.frames_before(place) };
         let frame = Frame::Overtaking { barrier, first };
         self.overtaking.push_back(NumberedFrame { sequence: place, cost: 0, frame });
         kept
@@ -135,7 +131,7 @@ impl Queue {
         }
         let frame = Frame::Overtaking { barrier, first: place };
         state.overtaking.push_back(NumberedFrame { sequence: place, cost: 0, frame });
-        Kept { first: place, batches: Vec::new() }
+        Kept { first: place, frames: Vec::new() }
     }
 
     pub(super) fn turn_at_sender(&self, checkpoint: CheckpointId) -> Option<Kept> {
@@ -219,8 +215,8 @@ impl Queue {
         self.lock().overtaking.pop_front()
     }
 
-    pub(super) fn batches_before(&self, place: u64) -> Vec<Batch> {
-        self.lock().batches_before(place)
+    pub(super) fn frames_before(&self, place: u64) -> Vec<Frame> {
+        self.lock().frames_before(place)
     }
 
     pub(super) fn place_of(&self, checkpoint: CheckpointId) -> Option<u64> {

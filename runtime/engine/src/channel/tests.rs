@@ -89,6 +89,7 @@ fn overtaking(checkpoint: u64) -> Barrier {
 
 fn names(input: &InputChannel) -> Vec<String> {
     let name = |numbered: NumberedFrame| match numbered.frame {
+        Frame::Watermark(status) => format!("W{}", status.watermark),
         Frame::Batch(_) => numbered.sequence.to_string(),
         Frame::Barrier(barrier) => format!("|{}", barrier.checkpoint),
         Frame::Overtaking { barrier, first } => format!("^{} [{first}, {})", barrier.checkpoint, numbered.sequence),
@@ -105,7 +106,7 @@ fn what_overtakes_comes_first_and_calls_for_attention() {
     output.push(Frame::Batch(batch(1)));
     output.push(Frame::Batch(batch(1)));
     assert!(!attention.load(Ordering::SeqCst));
-    assert!(output.push_ahead(overtaking(1)).batches.is_empty(), "what is queued inside a process has arrived");
+    assert!(output.push_ahead(overtaking(1)).frames.is_empty(), "what is queued inside a process has arrived");
     output.push(Frame::Batch(batch(1)));
     assert!(attention.load(Ordering::SeqCst));
     assert_eq!(names(&input), ["^1 [2, 2)", "0", "1", "|1", "3"]);
@@ -128,15 +129,15 @@ fn a_barrier_without_credit_overtakes_and_the_sender_keeps_what_has_not_left() {
     let mut credit = 1 + batch(100).bytes() as i64;
     pump(&sending, &receiving, &mut credit);
     let kept = output.push_ahead(overtaking(1));
-    assert_eq!((kept.first, kept.batches.len()), (2, 2), "0 and 1 have left");
+    assert_eq!((kept.first, kept.frames.len()), (2, 2), "0 and 1 have left");
     output.push(Frame::Batch(batch(100)));
     pump(&sending, &receiving, &mut credit);
     let announced = input.pop_overtaking().unwrap();
     assert!(matches!(announced.frame, Frame::Overtaking { first: 2, .. }));
-    assert_eq!(input.queued_batches(2).len(), 2, "the receiver's share");
+    assert_eq!(input.queued_frames(2).len(), 2, "the receiver's share");
     credit = 1 << 30;
     pump(&sending, &receiving, &mut credit);
-    assert_eq!(input.queued_batches(2).len(), 2, "the sender's share came behind its barrier");
+    assert_eq!(input.queued_frames(2).len(), 2, "the sender's share came behind its barrier");
     assert_eq!(names(&input), ["0", "1", "2", "3", "|1", "5"]);
 }
 
@@ -157,7 +158,7 @@ fn a_barrier_stuck_in_an_output_is_turned_there() {
     assert!(sending.pop_with_credit(&mut 0).is_none(), "without credit it is stuck");
     assert!(output.holds(CheckpointId(9)));
     let kept = output.turn(CheckpointId(9)).unwrap();
-    assert_eq!((kept.first, kept.batches.len()), (0, 1));
+    assert_eq!((kept.first, kept.frames.len()), (0, 1));
     let frame = sending.pop_with_credit(&mut 0).unwrap().frame;
     assert!(matches!(frame, Frame::Overtaking { first: 0, .. }));
     assert_eq!(names(&sending), ["0", "|9"]);

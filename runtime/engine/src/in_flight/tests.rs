@@ -11,18 +11,23 @@ fn in_flight() -> InFlight {
     let kinds = UInt8Array::from_iter_values((0..50).map(|row| row % 4));
     let changes = Batch { rows: numbers(100..150, 1000), kinds: Some(kinds) };
     let channel = ChannelId { edge: 0, from: SubtaskIndex(1), to: SubtaskIndex(0) };
-    InFlight { channel, age: 0, first: 7, batches: vec![Batch::inserts(numbers(0..100, 1000)), changes] }
+    InFlight {
+        channel,
+        age: 0,
+        first: 7,
+        frames: [Batch::inserts(numbers(0..100, 1000)), changes].map(Frame::Batch).into(),
+    }
 }
 
 fn read(partitioning: &Partitioning, subtask: u32, parallelism: u32) -> Vec<String> {
     let bytes = Bytes::from(in_flight().encode().unwrap());
     let share = Share { partitioning, subtask: SubtaskIndex(subtask), parallelism, max_parallelism: 128 };
-    decode(&bytes, &schema(), share, "a -> b").unwrap().iter().flat_map(lines).collect()
+    decode(&bytes, &schema(), share, "a -> b").unwrap().iter().filter_map(Frame::batch).flat_map(lines).collect()
 }
 
 #[test]
 fn what_was_stored_is_read_back_with_its_row_kinds() {
-    let stored: Vec<String> = in_flight().batches.iter().flat_map(lines).collect();
+    let stored: Vec<String> = in_flight().batches().flat_map(lines).collect();
     assert_eq!(stored.len(), 150);
     assert_eq!(read(&Partitioning::Rebalance, 0, 3), stored, "all rows of a channel that is not keyed");
     assert_eq!(read(&Partitioning::Hash { keys: vec![0] }, 0, 1), stored);
@@ -31,7 +36,7 @@ fn what_was_stored_is_read_back_with_its_row_kinds() {
 #[test]
 fn each_row_goes_to_the_one_subtask_that_owns_its_key_group_and_keeps_its_order() {
     let keyed = Partitioning::Hash { keys: vec![0] };
-    let stored: Vec<String> = in_flight().batches.iter().flat_map(lines).collect();
+    let stored: Vec<String> = in_flight().batches().flat_map(lines).collect();
     for parallelism in [2, 3, 7] {
         let shares: Vec<Vec<String>> = (0..parallelism).map(|subtask| read(&keyed, subtask, parallelism)).collect();
         assert!(shares.iter().all(|share| share.len() < stored.len()));
@@ -74,12 +79,12 @@ fn another_schema_and_damage_are_refused_by_name() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut newer = in_flight().encode().unwrap();
-    newer[8] = 2;
+    newer[8] = 3;
     let newer = Bytes::from(newer);
-    assert_eq!(check(&newer), Err(Unreadable::NewerVersion(2)));
+    assert_eq!(check(&newer), Err(Unreadable::NewerVersion(3)));
     let error = super::read(&newer, "a -> b").unwrap_err();
     assert!(
-        error.to_string().starts_with("stored batches of edge 'a -> b' cannot be read: they have format version 2")
+        error.to_string().starts_with("stored batches of edge 'a -> b' cannot be read: they have format version 3")
     );
     assert!(error.to_string().ends_with("or choose an older snapshot") && !error.to_string().contains("damaged"));
 }
@@ -88,5 +93,5 @@ fn a_newer_version_is_told_from_damage() {
 fn what_was_stored_is_shown_without_the_program() {
     let (stored, bytes) = (in_flight(), Bytes::from(in_flight().encode().unwrap()));
     let read = super::read(&bytes, "a -> b").unwrap();
-    assert_eq!(read.iter().map(lines).collect::<Vec<_>>(), stored.batches.iter().map(lines).collect::<Vec<_>>());
+    assert_eq!(read.iter().map(lines).collect::<Vec<_>>(), stored.batches().map(lines).collect::<Vec<_>>());
 }

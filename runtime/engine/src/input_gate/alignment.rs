@@ -1,9 +1,8 @@
 //! From arrivals of barriers to cuts: what blocks a channel, what is recorded of it, and until when.
 
-use super::{GateEvent, Input, InputGate};
-use crate::batch::Batch;
+use super::{GateEvent, Input, InputGate, bytes_of};
 use crate::channel::Frame;
-use crate::in_flight::{InFlight, RestoredChannel};
+use crate::in_flight::InFlight;
 use sluice_protocol::message::{Alignment as Mode, Barrier};
 use sluice_protocol::{CheckpointId, Timestamp};
 
@@ -35,14 +34,14 @@ impl Input {
 
     /// What was recorded, and what is still queued before the barrier if that was announced.
     fn take_share(&mut self, bytes: &mut usize) -> Option<InFlight> {
-        let mut batches = self.recording.take().unwrap_or_default();
+        let mut frames = self.recording.take().unwrap_or_default();
         if let Some(first) = self.announced.take() {
-            let queued = self.channel.queued_batches(first);
-            *bytes += queued.iter().map(Batch::bytes).sum::<usize>();
-            batches.extend(queued);
+            let queued = self.channel.queued_frames(first);
+            *bytes += queued.iter().map(bytes_of).sum::<usize>();
+            frames.extend(queued);
         }
         // The receiver's share stands before the sender's, whose numbers are higher than none.
-        (!batches.is_empty()).then(|| InFlight { channel: self.channel.id(), age: 0, first: 0, batches })
+        (!frames.is_empty()).then(|| InFlight { channel: self.channel.id(), age: 0, first: 0, frames })
     }
 
     fn release(&mut self) {
@@ -175,32 +174,25 @@ impl InputGate {
 
     /// Rows that are read from now on are not in the frozen state: what stands before the barrier is recorded.
     fn cut(&mut self) -> GateEvent {
-        let mut shares = self.restored_shares();
+        let knows_time = self.knows_time();
+        let mut shares = self.restored.shares(knows_time);
         self.recorded_bytes = 0;
         let Some(alignment) = self.alignment.as_mut() else { return GateEvent::EndOfInput };
         let checkpoint = alignment.barrier.checkpoint;
-        for input in &mut self.inputs {
+        for input in self.inputs.iter_mut().filter(|input| !input.finished) {
+            // Of a channel of which nothing is in flight only this is saved.
+            let status = knows_time.then(|| Frame::Watermark(input.status.unwrap_or_default()));
+            input.recording = Some(status.into_iter().collect());
             if input.announced.is_some() {
                 shares.extend(input.take_share(&mut self.recorded_bytes));
                 input.blocked = false;
-            } else if !input.has_seen(checkpoint) {
-                input.recording = Some(Vec::new());
+            } else if input.has_seen(checkpoint) {
+                shares.extend(input.take_share(&mut self.recorded_bytes));
             }
         }
         alignment.cut = true;
         alignment.in_flight = shares;
         GateEvent::Overtaking { barrier: alignment.barrier.clone(), started_at: alignment.started_at }
-    }
-
-    /// What was restored and not read yet is saved again (B3).
-    fn restored_shares(&self) -> Vec<InFlight> {
-        let share = |queue: &RestoredChannel| InFlight {
-            channel: queue.channel,
-            age: queue.age + 1,
-            first: queue.first,
-            batches: queue.batches.iter().cloned().collect(),
-        };
-        self.restored.iter().map(share).collect()
     }
 
     fn check_limit(&mut self) -> Option<GateEvent> {

@@ -30,7 +30,7 @@ fn recorded(in_flight: &[InFlight]) -> String {
     let value = |batch: &Batch| format!(" {}", batch.rows.column(0).as_primitive::<Int64Type>().value(0));
     let share = |one: &InFlight| {
         let age = if one.age > 0 { format!(" aged {}", one.age) } else { String::new() };
-        format!(" from {}{age}:{}", one.channel.from, one.batches.iter().map(value).collect::<String>())
+        format!(" from {}{age}:{}", one.channel.from, one.batches().map(value).collect::<String>())
     };
     in_flight.iter().map(share).collect()
 }
@@ -44,6 +44,9 @@ fn read(gate: &mut InputGate, now: u64) -> Vec<String> {
             GateEvent::Aligned { barrier, .. } => format!("|{}", barrier.checkpoint),
             GateEvent::Ended(checkpoint) => format!("x{checkpoint}"),
             GateEvent::EndOfInput => "end".to_owned(),
+            GateEvent::Watermark(WatermarkStatus { watermark, idle }) => {
+                format!("W{watermark}{}", if idle { " idle" } else { "" })
+            }
             GateEvent::Overtaking { barrier, .. } => format!("^{}", barrier.checkpoint),
             GateEvent::Recorded { checkpoint, in_flight, .. } => format!("={checkpoint}{}", recorded(&in_flight)),
             GateEvent::TooMuchInFlight { checkpoint, .. } => format!("!{checkpoint}"),
@@ -308,9 +311,8 @@ fn recording_is_bounded() {
 }
 
 fn restored(edge: u32, age: u32, from: u32, first: u64, values: std::ops::Range<i64>) -> RestoredChannel {
-    let batch = |value| if let Frame::Batch(batch) = row(value) { batch } else { unreachable!() };
     let channel = ChannelId { edge, from: SubtaskIndex(from), to: SubtaskIndex(0) };
-    RestoredChannel { channel, input: 0, age, first, batches: values.map(batch).collect() }
+    RestoredChannel { channel, input: 0, age, first, frames: values.map(row).collect() }
 }
 
 /// FLINK-35761 (FLIP-547): no checkpoint could complete until all restored batches were drained, for hours; and of
@@ -346,4 +348,137 @@ fn an_aligned_barrier_waits_until_restored_batches_are_read() {
     output.push(barrier(1));
     output.push(Frame::EndOfInput);
     assert_eq!(read(&mut gate, 0), ["1", "2", "|1", "end"]);
+}
+
+const fn watermark(watermark: i64) -> Frame {
+    Frame::Watermark(WatermarkStatus { watermark, idle: false })
+}
+
+const fn idle(watermark: i64) -> Frame {
+    Frame::Watermark(WatermarkStatus { watermark, idle: true })
+}
+
+/// FLINK-7728 and FLINK-18934: what a channel says when it falls idle, and when all are.
+#[test]
+fn the_least_watermark_of_the_active_channels_is_handed_out_and_never_regresses() {
+    let (outputs, mut gate) = gate(3);
+    outputs[0].push(watermark(50));
+    outputs[1].push(watermark(40));
+    assert_eq!(read(&mut gate, 0), [""; 0], "the third has not said anything");
+    outputs[2].push(idle(i64::MIN));
+    assert_eq!(read(&mut gate, 0), ["W40"]);
+    outputs[1].push(idle(40));
+    assert_eq!(read(&mut gate, 0), ["W50"]);
+    outputs[1].push(watermark(45));
+    outputs[1].push(row(7));
+    outputs[1].push(watermark(60));
+    assert_eq!(read(&mut gate, 0), ["7"], "45 is less than what was said, and 0 holds 60 back");
+    outputs[0].push(Frame::EndOfInput);
+    assert_eq!(read(&mut gate, 0), ["W60"], "a channel that has ended gives no bound");
+    outputs[1].push(idle(60));
+    assert_eq!(read(&mut gate, 0), ["W60 idle"]);
+    outputs[2].push(watermark(10));
+    assert_eq!(read(&mut gate, 0), ["W60"]);
+    outputs[1].push(Frame::EndOfInput);
+    outputs[2].push(Frame::EndOfInput);
+    assert_eq!(read(&mut gate, 0), ["end"]);
+}
+
+#[test]
+fn an_end_raises_the_watermark_before_the_barrier_that_it_completes() {
+    let (outputs, mut gate) = gate(2);
+    outputs[0].push(watermark(50));
+    outputs[0].push(barrier(1));
+    outputs[1].push(watermark(20));
+    assert_eq!(read(&mut gate, 0), ["W20"]);
+    outputs[1].push(Frame::EndOfInput);
+    assert_eq!(read(&mut gate, 0), ["W50", "|1"]);
+}
+
+/// What was in flight, as [`recorded`], with watermarks.
+fn with_watermarks(in_flight: &[InFlight]) -> Vec<String> {
+    let word = |frame: &Frame| match frame {
+        Frame::Batch(batch) => batch.rows.column(0).as_primitive::<Int64Type>().value(0).to_string(),
+        Frame::Watermark(WatermarkStatus { watermark, idle }) => {
+            format!("W{watermark}{}", if *idle { " idle" } else { "" })
+        }
+        other => format!("{other:?}"),
+    };
+    let share = |one: &InFlight| {
+        let words: Vec<String> = one.frames.iter().map(word).collect();
+        format!("{} aged {}: {}", one.channel.from, one.age, words.join(" "))
+    };
+    in_flight.iter().map(share).collect()
+}
+
+fn record(gate: &mut InputGate) -> Vec<InFlight> {
+    std::iter::from_fn(|| gate.poll(Timestamp(0)))
+        .find_map(|event| if let GateEvent::Recorded { in_flight, .. } = event { Some(in_flight) } else { None })
+        .unwrap()
+}
+
+fn again(in_flight: Vec<InFlight>, channels: u32) -> (Vec<OutputChannel>, InputGate) {
+    let (outputs, inputs) = (0..channels)
+        .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+        .unzip();
+    let restored = in_flight.into_iter().map(|InFlight { channel, age, first, frames }| RestoredChannel {
+        channel,
+        input: 0,
+        age,
+        first,
+        frames: frames.into(),
+    });
+    (outputs, InputGate::new(inputs, restored.collect(), 1 << 20))
+}
+
+/// W1, B3: of three channels one has rows and a watermark in flight, one is idle, one has nothing in flight; after a
+/// restore the watermarks between the rows are handed out as they were, also after a second one.
+#[test]
+fn restored_channels_have_watermarks_of_their_own() {
+    let (outputs, mut gate) = gate(3);
+    outputs[0].push(watermark(10));
+    outputs[1].push(idle(i64::MIN));
+    outputs[2].push(watermark(30));
+    assert_eq!(read(&mut gate, 0), ["W10"]);
+    for frame in [row(1), watermark(20), row(2), watermark(25)] {
+        outputs[0].push(frame);
+    }
+    for output in &outputs {
+        output.push_ahead(with(Mode::Unaligned { after: TimeSpan(0) }, 1));
+    }
+    let in_flight = record(&mut gate);
+    let expected =
+        ["0 aged 0: W10 1 W20 2 W25".to_owned(), format!("1 aged 0: W{} idle", i64::MIN), "2 aged 0: W30".to_owned()];
+    assert_eq!(with_watermarks(&in_flight), expected);
+
+    let (outputs, mut gate) = again(in_flight, 2);
+    outputs[0].push(watermark(90));
+    outputs[1].push(watermark(90));
+    for expected in ["W10", "1", "W20"] {
+        let event = gate.poll(Timestamp(0)).unwrap();
+        match event {
+            GateEvent::Watermark(status) => assert_eq!(format!("W{}", status.watermark), expected),
+            GateEvent::Batch { batch, .. } => {
+                assert_eq!(batch.rows.column(0).as_primitive::<Int64Type>().value(0).to_string(), expected);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for output in &outputs {
+        output.push_ahead(with(Mode::Unaligned { after: TimeSpan(0) }, 2));
+    }
+    let in_flight = record(&mut gate);
+    let unread = format!("W{} W90", i64::MIN);
+    let expected = [
+        "0 aged 1: W20 2 W25".to_owned(),
+        format!("1 aged 1: W{} idle", i64::MIN),
+        "2 aged 1: W30".to_owned(),
+        format!("0 aged 0: {unread}"),
+        format!("1 aged 0: {unread}"),
+    ];
+    assert_eq!(with_watermarks(&in_flight), expected);
+
+    let (outputs, mut gate) = again(in_flight, 1);
+    outputs[0].push(row(3));
+    assert_eq!(read(&mut gate, 0), ["W20", "2", "W25", "W90", "3"]);
 }

@@ -8,19 +8,28 @@ use super::snapshot::FrozenOperators;
 use crate::batch::Batch;
 use crate::channel::Frame;
 use crate::error::TaskError;
+use crate::event_time::WatermarkStatus;
 use crate::in_flight::InFlight;
-use crate::operator::{Clock, Collector, Operator, OperatorContext, OperatorState, RestoredState, TaskIdentity, Waker};
+use crate::operator::{
+    Clock, Collector, Operator, OperatorContext, OperatorState, Progress, RestoredState, TaskIdentity, Waker,
+};
 use crate::partition::{EdgeOutput, EdgeWriter};
 use crate::program::VertexProgram;
 use crate::sink::{Sink, SinkContext};
 use sluice_protocol::message::Barrier;
-use sluice_protocol::{CheckpointId, OperatorUid};
+use sluice_protocol::{CheckpointId, OperatorUid, Timestamp};
 use std::collections::VecDeque;
 
 pub(super) struct Chain {
     uids: Vec<OperatorUid>,
     operators: Vec<Box<dyn Operator>>,
     end: End,
+    /// What was last passed on of time.
+    said: WatermarkStatus,
+    /// A watermark on its way, and the operator whose turn it is.
+    advance: Option<(usize, WatermarkStatus)>,
+    /// The operator that has more to do for a timer.
+    timer: Option<usize>,
 }
 
 /// What stands at the end.
@@ -50,6 +59,10 @@ impl Chain {
             uids: program.operators.iter().map(|(uid, _)| uid.clone()).collect(),
             operators: program.operators.iter().map(|(_, factory)| factory.create()).collect::<Result<_, _>>()?,
             end: End { sink: sink.transpose()?, edges, written: Written::default() },
+            said: WatermarkStatus::UNKNOWN,
+            // What a snapshot between two slices left due comes first of all (B4).
+            advance: Some((0, WatermarkStatus::UNKNOWN)),
+            timer: None,
         })
     }
 
@@ -99,6 +112,74 @@ impl Chain {
         processed
     }
 
+    /// A watermark is to go through the operators; only when none is on its way.
+    pub(super) fn begin(&mut self, status: WatermarkStatus) {
+        let WatermarkStatus { watermark, .. } = status;
+        // Where only the idleness changed, the operators have nothing to do.
+        let first = if watermark > self.said.watermark { 0 } else { self.operators.len() };
+        let watermark = watermark.max(self.said.watermark);
+        self.advance = Some((first, WatermarkStatus { watermark, ..status }));
+    }
+
+    pub(super) const fn is_advancing(&self) -> bool {
+        self.advance.is_some()
+    }
+
+    /// Does what a watermark makes due, up to a slice; says whether nothing is on its way any more. An operator's rows that
+    /// linger go before the watermark.
+    pub(super) fn advance(&mut self) -> Result<bool, TaskError> {
+        while let Some((index, status)) = self.advance {
+            if index == self.operators.len() {
+                self.advance = None;
+                self.pass_on(status)?;
+                continue;
+            }
+            let act = |operator: &mut dyn Operator, out: &mut dyn Collector| {
+                let progress = operator.watermark(status.watermark, out)?;
+                if progress == Progress::Done && operator.lingers() {
+                    operator.flush(out)?;
+                }
+                Ok(progress)
+            };
+            if self.act_at(index, act)? == Progress::More {
+                return Ok(false);
+            }
+            self.advance = Some((index + 1, status));
+        }
+        Ok(true)
+    }
+
+    /// Behind the last watermark the end of input follows, which says the same.
+    fn pass_on(&mut self, status: WatermarkStatus) -> Result<(), TaskError> {
+        if status == self.said || status.watermark == i64::MAX {
+            return Ok(());
+        }
+        self.said = status;
+        self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Watermark(status)))
+    }
+
+    /// What was last passed on.
+    pub(super) const fn watermark(&self) -> i64 {
+        self.said.watermark
+    }
+
+    /// When the next timer is due.
+    pub(super) fn next_timer(&self) -> Option<Timestamp> {
+        if self.timer.is_some() {
+            return Some(Timestamp(0));
+        }
+        self.operators.iter().filter_map(|operator| operator.next_timer()).min()
+    }
+
+    /// Does what a timer makes due, up to a slice; says whether there was one.
+    pub(super) fn take_timer(&mut self, now: Timestamp) -> Result<bool, TaskError> {
+        let due = || self.operators.iter().position(|operator| operator.next_timer().is_some_and(|at| at <= now));
+        let Some(index) = self.timer.or_else(due) else { return Ok(false) };
+        let progress = self.act_at(index, |operator, out| operator.on_timer(now, out))?;
+        self.timer = (progress == Progress::More).then_some(index);
+        Ok(true)
+    }
+
     pub(super) fn lingers(&self) -> bool {
         self.end.edges.iter().any(EdgeWriter::lingers) || self.operators.iter().any(|operator| operator.lingers())
     }
@@ -128,14 +209,19 @@ impl Chain {
         &mut self,
         act: impl Fn(&mut dyn Operator, &mut dyn Collector) -> Result<(), TaskError>,
     ) -> Result<(), TaskError> {
-        for index in 0..self.operators.len() {
-            let (before, rest) = self.operators.split_at_mut(index + 1);
-            let operator = &mut before[index];
-            let mut acted = Ok(());
-            through(rest, &mut self.end, |out| acted = act(operator.as_mut(), out))?;
-            acted?;
-        }
-        Ok(())
+        (0..self.operators.len()).try_for_each(|index| self.act_at(index, &act))
+    }
+
+    fn act_at<T>(
+        &mut self,
+        index: usize,
+        act: impl FnOnce(&mut dyn Operator, &mut dyn Collector) -> Result<T, TaskError>,
+    ) -> Result<T, TaskError> {
+        let (before, rest) = self.operators.split_at_mut(index + 1);
+        let operator = &mut before[index];
+        let mut acted = None;
+        through(rest, &mut self.end, |out| acted = Some(act(operator.as_mut(), out)))?;
+        acted.unwrap_or_else(|| Err(TaskError::Internal("an operator was not called".to_owned())))
     }
 
     /// Whether nothing written is on its way any more.

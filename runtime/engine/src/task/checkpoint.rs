@@ -19,16 +19,35 @@ impl Task {
     /// Does what barriers ask for; says whether something was done.
     pub(super) fn take_barriers(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
         if let Input::Gate(gate) = &mut running.input
+            && running.stashed.is_none()
             && let Some(event) = gate.poll_barriers(now)
         {
-            self.take_event(running, event, now)?;
+            if running.waits_for_watermark(&event) {
+                running.stashed = Some(event);
+            } else {
+                self.take_event(running, event, now)?;
+            }
             return Ok(true);
         }
         if running.open.is_some() && self.complete_open(running, now)? {
             return Ok(true);
         }
-        let Some(barrier) = self.triggers.pop_front() else { return Ok(false) };
-        if matches!(running.input, Input::Source { .. }) {
+        self.take_first_trigger(running, now)
+    }
+
+    /// The first of the triggered barriers, unless it waits for a watermark that is under way.
+    fn take_first_trigger(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
+        let Some(barrier) = self.triggers.front() else { return Ok(false) };
+        if matches!(running.input, Input::Gate(_)) {
+            self.triggers.pop_front();
+            return Ok(true);
+        }
+        if barrier.overtakes_from().is_some_and(|at| at <= now) {
+            self.finish_batch(running, now)?;
+        } else if running.is_advancing() || !self.tell_before_barrier(running, now)? {
+            return Ok(false);
+        }
+        if let Some(barrier) = self.triggers.pop_front() {
             self.take_trigger(running, barrier, now)?;
         }
         Ok(true)
@@ -59,6 +78,7 @@ impl Task {
     ) -> Result<(), TaskError> {
         match event {
             GateEvent::Batch { input, batch } => running.chain.process(input, batch),
+            GateEvent::Watermark(status) => running.tell(status),
             GateEvent::Aligned { barrier, alignment, started_at } => {
                 self.take_barrier(running, barrier, alignment, started_at, now)
             }
@@ -117,8 +137,12 @@ impl Task {
         self.complete_waiting(running, now).map(drop)
     }
 
-    pub(super) fn end(&mut self, running: &mut Running, now: Timestamp) -> Result<(), TaskError> {
-        running.finished = true;
+    /// Ends once the last watermark is through.
+    pub(super) fn conclude(&mut self, running: &mut Running, now: Timestamp) -> Result<(), TaskError> {
+        if !running.chain.advance()? {
+            return Ok(());
+        }
+        running.ending = false;
         running.chain.finish()?;
         self.lingers_since = None;
         running.waiting = Some(Waiting::End);
@@ -266,8 +290,11 @@ impl Running {
 
     fn freeze(&mut self, checkpoint: CheckpointId) -> Result<FrozenOperators, TaskError> {
         let mut frozen = FrozenOperators::new();
-        if let Input::Source { uid, source } = &mut self.input {
-            let splits = source.snapshot()?;
+        if let Input::Source { uid, source, watermarks } = &mut self.input {
+            let mut splits = source.snapshot()?;
+            if let Some(watermarks) = watermarks {
+                watermarks.store(&mut splits)?;
+            }
             let state = crate::operator::OperatorState { splits, ..Default::default() };
             frozen.push((uid.clone(), Box::new(state)));
         }

@@ -24,6 +24,8 @@ pub struct TaskMetrics {
     pub back_pressured_ms: AtomicU64,
     /// The last checkpoint for which state was frozen; 0: none.
     pub last_cut: AtomicU64,
+    /// The watermark that was last passed on, in milliseconds since 1970; 0: none.
+    pub watermark: AtomicU64,
 }
 
 /// What reached the end of a chain.
@@ -67,6 +69,10 @@ impl Meter {
 
     pub(super) const fn now_doing(&mut self, activity: Activity) {
         self.activity = activity;
+    }
+
+    pub(super) fn at_watermark(&self, watermark: i64) {
+        self.metrics.watermark.store(u64::try_from(watermark).unwrap_or(0), Ordering::Relaxed);
     }
 
     pub(super) fn cut(&self, checkpoint: CheckpointId) {

@@ -188,12 +188,12 @@ async fn a_barrier_that_overtakes_arrives_though_nobody_reads() {
         queued = input.queued_bytes();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let arrived = input.queued_batches(u64::MAX).len();
+    let arrived = input.queued_frames(u64::MAX).len();
     assert!(arrived < frames as usize / 2, "the window holds {arrived} batches of {frames}");
     let unaligned = Alignment::Unaligned { after: TimeSpan(0) };
     let barrier = Barrier { alignment: unaligned, ..Barrier::aligned(CheckpointId(1), Timestamp(1), None) };
     let kept = output.push_ahead(barrier);
-    assert_eq!((kept.first as usize, kept.batches.len()), (arrived, frames as usize - arrived));
+    assert_eq!((kept.first as usize, kept.frames.len()), (arrived, frames as usize - arrived));
     let word = wait_for(input, InputChannel::pop_overtaking).await;
     assert!(matches!(word, Frame::Overtaking { first, .. } if first == arrived as u64), "{word:?}");
     for number in 0..frames {

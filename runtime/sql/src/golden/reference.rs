@@ -41,7 +41,8 @@ pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
     let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
     let mut all = SinkContent::new();
     for insert in &inserts {
-        let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
+        let times = std::collections::BTreeMap::new();
+        let statement = Statement { text, tables: &tables, times: &times, connectors, options: &options, insert };
         let plan = relational.plan(&insert.query).unwrap();
         let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
         let shaped = statement.shaped(plan, &target).unwrap();

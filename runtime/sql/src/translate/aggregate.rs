@@ -2,6 +2,7 @@
 //!
 //! Before the exchange the stream is cut down to keys and arguments. Without keys there is one group, so one subtask.
 
+use super::time::Times;
 use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
@@ -105,7 +106,14 @@ impl Translator<'_> {
         let updates = Updates { node: description, keys: Some(names), are_filtered: false, in_pairs: told_again };
         let updates = Some(updates).filter(|_| stream.updates.is_some() || told_again);
         let calc = Calc::identity(chain.schema());
-        Ok(Stream { chain, calc, schema: stream.schema, lineage: (0..columns).map(Lineage::Key).collect(), updates })
+        Ok(Stream {
+            chain,
+            calc,
+            schema: stream.schema,
+            lineage: (0..columns).map(Lineage::Key).collect(),
+            updates,
+            times: Times::default(),
+        })
     }
 
     /// A chain that begins with the operator, behind an exchange by its keys.
@@ -139,7 +147,7 @@ impl Translator<'_> {
         let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
         lineage.resize(planned.len(), Lineage::Other);
         let calc = Calc::identity(chain.schema());
-        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates })
+        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates, times: Times::default() })
     }
 
     fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {

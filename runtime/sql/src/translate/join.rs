@@ -4,6 +4,7 @@
 //! is computed before the exchange, in columns that end at the join.
 
 use super::aggregate::make_names_unique;
+use super::time::Times;
 use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
@@ -76,7 +77,7 @@ impl Translator<'_> {
         let mut chain = Chain::from_two(inputs, self.statement.options.parallelism, output);
         let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
         chain.push(info, "Join", Arc::new(factory));
-        Ok(Stream { chain, calc, schema: Arc::clone(&join.schema), lineage, updates })
+        Ok(Stream { chain, calc, schema: Arc::clone(&join.schema), lineage, updates, times: Times::default() })
     }
 
     /// The pairs that must be equal, and what else must hold.

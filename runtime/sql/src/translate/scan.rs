@@ -3,10 +3,12 @@
 //! A table that stands in one place of the program is the beginning of a chain there. One that stands in several is a
 //! vertex of its own with the columns that all of them need; its id is that of the first statement that reads it.
 
+use super::time::Times;
 use super::{Lineage, Statement, Stream, Translator, Updates};
 use crate::calc::{Calc, Output, Value};
 use crate::catalog::{Table, Tables};
 use crate::error::SqlError;
+use crate::event_time::{RowTime, SourceTime, Watermarked};
 use crate::graph::{Chain, Upstream};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -58,6 +60,7 @@ impl Translator<'_> {
         };
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| all_columns(table));
         let is_shared = self.sources.tables.get(name).is_some_and(|scans| scans.count > 1);
+        let rowtime = self.statement.times.get(name);
         let (chain, calc, kinds) = if is_shared {
             let (upstream, columns, schema, kinds) = self.shared(table)?;
             let mut calc = Calc::identity(&schema);
@@ -80,7 +83,8 @@ impl Translator<'_> {
             return Err(self.statement.internal(&format!("table '{name}' is read without a column that is needed")));
         }
         let (lineage, updates) = changes(table, &wanted, kinds);
-        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates })
+        let times = Times::of_source(rowtime.and_then(|time| time.value_over(chain.schema())));
+        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates, times })
     }
 
     /// The vertex of a table that is read in several places.
@@ -120,9 +124,10 @@ impl Translator<'_> {
                 "TableSourceScan(table=[{name}], fields=[{}]{}{}{note})",
                 names(&schema),
                 if kinds == ProducedKinds::All { ", changelogMode=[I,UB,UA,D]" } else { "" },
-                watermark(table)
+                self.statement.times.get(name).map_or_else(String::new, watermark)
             ),
         };
+        let factory = self.statement.with_watermarks(table, factory, &schema)?;
         let parallelism = self.statement.options.parallelism;
         let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, Arc::clone(&schema));
         Ok((chain, schema, kinds))
@@ -149,12 +154,26 @@ fn changes(table: &Table, wanted: &[usize], kinds: ProducedKinds) -> (Vec<Lineag
 }
 
 impl Statement<'_> {
+    /// The source with the watermarks that its table declares.
+    fn with_watermarks(
+        &self,
+        table: &Table,
+        source: Arc<dyn SourceFactory>,
+        schema: &SchemaRef,
+    ) -> Result<Arc<dyn SourceFactory>, SqlError> {
+        let SourceTime { idle_timeout } = SourceTime::of(self, table)?;
+        let Some(time) = self.times.get(table.name()) else { return Ok(source) };
+        let strategy = time.strategy(schema, idle_timeout).map_err(|error| self.planning(&error))?;
+        Ok(Arc::new(Watermarked { source, strategy }))
+    }
+
     /// A source whose first columns are the wanted ones. The table is checked as declared; a connector that refuses
     /// to read a part of it, since its options speak of other columns, reads all.
     fn source(&self, table: &Table, wanted: &[usize]) -> Result<(Arc<dyn SourceFactory>, SchemaRef), SqlError> {
         let declared = self.descriptor(table, &all_columns(table))?;
         let factory = self.connectors.source(&declared).map_err(|error| self.refused(table, &error))?;
-        let needed = columns_to_read(table, wanted);
+        let time = self.times.get(table.name()).map(RowTime::columns).unwrap_or_default();
+        let needed = columns_to_read(table, wanted, &time);
         if needed == all_columns(table) {
             return Ok((factory, declared.schema));
         }
@@ -169,21 +188,22 @@ impl Statement<'_> {
     }
 }
 
-/// `, watermark=[ts - INTERVAL '4' SECOND]`: declared, without effect yet.
-fn watermark(table: &Table) -> String {
-    let watermark = table.definition.watermark.as_ref();
-    watermark.map_or_else(String::new, |watermark| format!(", watermark=[{}]", watermark.expression))
+/// `, watermark=[ts - INTERVAL '4' SECOND]`.
+fn watermark(time: &RowTime) -> String {
+    format!(", watermark=[{}]", time.description())
 }
 
 fn all_columns(table: &Table) -> Vec<usize> {
     (0..table.schema.fields().len()).collect()
 }
 
-/// The wanted columns, then those that the primary key still needs; the cheapest one when nothing is wanted, since
-/// rows are to be counted.
-fn columns_to_read(table: &Table, wanted: &[usize]) -> Vec<usize> {
+/// The wanted columns, then those that the primary key and the time of rows still need; the cheapest one when nothing is
+/// wanted, since rows are to be counted.
+fn columns_to_read(table: &Table, wanted: &[usize], time: &BTreeSet<String>) -> Vec<usize> {
     let mut columns = wanted.to_vec();
     columns.extend(table.definition.primary_key.iter().filter(|key| !wanted.contains(key)));
+    let of_time = (0..table.schema.fields().len()).filter(|index| time.contains(table.schema.field(*index).name()));
+    columns.extend(of_time.filter(|index| !columns.contains(index)).collect::<Vec<_>>());
     if columns.is_empty() {
         let cost = |index: &usize| width(table.schema.field(*index).data_type());
         columns.extend((0..table.schema.fields().len()).min_by_key(cost));

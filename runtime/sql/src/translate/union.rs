@@ -3,6 +3,7 @@
 //! All branches are brought to the same columns first. Rows of a branch with one subtask are exchanged by all their
 //! columns, so that a row and its retraction stay in order; at any parallelism, so that the edge stays what it is.
 
+use super::time::Times;
 use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{Calc, Output, Value};
 use crate::error::SqlError;
@@ -35,6 +36,11 @@ impl Translator<'_> {
             in_pairs: first.in_pairs || next.in_pairs,
             ..first
         });
+        let times = (0..union.schema.fields().len()).map(|column| {
+            let first = branches.first().and_then(|branch| branch.time_attribute(column));
+            first.filter(|_| branches.iter().all(|branch| branch.time_attribute(column) == first))
+        });
+        let times = Times::of(times.collect());
         let mut inputs: Vec<(Vec<Upstream>, Partitioning)> = Vec::new();
         for branch in branches {
             let branch = if has_columns { self.reshaped(branch, &schema)? } else { self.marked(branch, &schema)? };
@@ -48,6 +54,7 @@ impl Translator<'_> {
             schema: Arc::clone(&union.schema),
             lineage: vec![Lineage::Other; schema.fields().len()],
             updates: updates.map(|updates| Updates { keys: None, ..updates }),
+            times,
         })
     }
 

@@ -267,7 +267,7 @@ impl Merged {
                             self.output.push(Frame::EndOfInput);
                         }
                     }
-                    Frame::Batch(batch) => self.output.push(Frame::Batch(batch)),
+                    rows @ (Frame::Batch(_) | Frame::Watermark(_)) => self.output.push(rows),
                     // The barrier itself follows.
                     Frame::Overtaking { .. } => {}
                 }

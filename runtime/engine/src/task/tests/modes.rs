@@ -15,7 +15,7 @@ fn ending(checkpoint: u64, ends: Ends) -> Barrier {
 }
 
 fn values(in_flight: &[InFlight]) -> Vec<String> {
-    in_flight.iter().flat_map(|share| &share.batches).flat_map(lines).collect()
+    in_flight.iter().flat_map(InFlight::batches).flat_map(lines).collect()
 }
 
 /// The source of a job at full speed, and the only output of it leads to another process.

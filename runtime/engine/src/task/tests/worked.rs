@@ -172,7 +172,7 @@ impl Example {
                 input: 0,
                 age: share.age,
                 first: share.first,
-                batches: share.batches.iter().cloned().collect(),
+                frames: share.frames.iter().cloned().collect(),
             };
             let description = TaskDescription {
                 subtask: SubtaskId { vertex: VertexId(vertex), index: SubtaskIndex(index) },
@@ -226,7 +226,13 @@ impl Example {
             let queue = &self.channels[source * 2 + sum - EVEN];
             let place = [1, 2].into_iter().find_map(|checkpoint| queue.place_of(CheckpointId(checkpoint)));
             let queued = |before: u64| -> Vec<String> {
-                queue.queued_batches(before).iter().flat_map(digits).map(|digit| digit.to_string()).collect()
+                queue
+                    .queued_frames(before)
+                    .iter()
+                    .filter_map(Frame::batch)
+                    .flat_map(digits)
+                    .map(|digit| digit.to_string())
+                    .collect()
             };
             let (before, all) = (queued(place.unwrap_or(u64::MAX)), queued(u64::MAX));
             let bar = place.map(|_| "|".to_owned());
@@ -251,7 +257,7 @@ impl Example {
         let in_flight = std::mem::take(&mut snapshot.in_flight);
         let from = |source: usize| {
             let shares = in_flight.iter().filter(|share| share.channel.from.0 as usize == source);
-            let digits = shares.flat_map(|share| &share.batches).flat_map(digits);
+            let digits = shares.flat_map(|share| share.batches()).flat_map(digits);
             digits.map(|digit| digit.to_string()).collect::<Vec<_>>().join(" ")
         };
         let in_flight_digits = [A, B].map(from);
