@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 const ROWS: u64 = 600_000;
 const FILES: u64 = 6;
+/// Behind each of as many rows stands a line that is none.
+const BROKEN: u64 = 500;
 
 /// `from` as `to`, in directories of these names.
 fn manifest(
@@ -23,6 +25,7 @@ fn manifest(
     parallelism: u32,
 ) -> String {
     let root = root.display();
+    let broken = if input == "json" { ", 'dead-letter'='broken'" } else { "" };
     format!(
         "apiVersion: sluice.dev/v1alpha1
 kind: StreamJob
@@ -31,7 +34,9 @@ spec:
   program:
     sql: |
       CREATE TABLE orders (id BIGINT, customer STRING) WITH (
-        'connector'='filesystem', 'path'='file://{root}/{from}', 'format'='{input}');
+        'connector'='filesystem', 'path'='file://{root}/{from}', 'format'='{input}'{broken});
+      CREATE TABLE broken (reason STRING, place STRING, record STRING) WITH (
+        'connector'='filesystem', 'path'='file://{root}/broken', 'format'='json');
       CREATE TABLE copied (id BIGINT, customer STRING) WITH (
         'connector'='filesystem', 'path'='file://{root}/{to}', 'format'='{output}', 'sink.rolling-policy.file-size'='500 kb');
       INSERT INTO copied SELECT id, customer FROM orders;
@@ -47,6 +52,9 @@ fn write_orders(directory: &Path) {
         let mut text = String::new();
         for id in (file..ROWS).step_by(usize::try_from(FILES).unwrap()) {
             writeln!(text, "{{\"id\": {id}, \"customer\": \"customer {id}\"}}").unwrap();
+            if id.is_multiple_of(BROKEN) {
+                writeln!(text, "{{\"id\": broken {id}}}").unwrap();
+            }
         }
         fs::write(directory.join(format!("{file}.json")), text).unwrap();
     }
@@ -73,6 +81,23 @@ fn ids(directory: &Path) -> Vec<u64> {
     }
     ids.sort_unstable();
     ids
+}
+
+/// The records in a directory of dead letters, each with a reason and another place.
+fn dead_letters(directory: &Path) -> Vec<String> {
+    let (mut records, mut places) = (vec![], std::collections::BTreeSet::new());
+    for file in files(directory).into_iter().filter(|path| !is_hidden(path)) {
+        for line in fs::read_to_string(file).unwrap().lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(row["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{row}");
+            let place = row["place"].as_str().unwrap().to_owned();
+            assert!(place.contains(".json@"), "{row}");
+            assert!(places.insert(place), "twice: {row}");
+            records.push(row["record"].as_str().unwrap().to_owned());
+        }
+    }
+    records.sort_unstable();
+    records
 }
 
 /// Runs a job to its end, and kills it with SIGKILL before, up to `kills` times, each time once it has written to `out` for
@@ -135,6 +160,10 @@ fn s1_each_row_is_seen_once_whatever_is_killed() {
         assert!(left.is_empty(), "left of what was killed: {left:?}");
     }
     assert!(ids(&root.join("out")).into_iter().eq(0..ROWS), "each row once");
+    let mut broken: Vec<_> =
+        (0..ROWS).filter(|id| id.is_multiple_of(BROKEN)).map(|id| format!("{{\"id\": broken {id}}}")).collect();
+    broken.sort_unstable();
+    assert_eq!(dead_letters(&root.join("broken")), broken, "each line that is no row once");
 }
 
 #[test]

@@ -6,10 +6,12 @@
 //!
 //! - `options`: what can be said in WITH. - `encode`: rows into files. - `upload`: a writer's thread that stages.
 //!   `writer`, `committer`: the two halves of the sink. - `splits`: which files there are, and how they are divided.
-//! - `rows`: what is in a file, as batches. - `reader`: the subtask. - `patience`: requests that are tried again.
+//! - `rows`: what is in a file, as batches; `layout`: which columns
+//!   those are. - `reader`: the subtask. - `patience`: requests that are tried again.
 
 mod committer;
 mod encode;
+mod layout;
 mod options;
 mod patience;
 mod reader;
@@ -86,7 +88,7 @@ impl FileSourceFactory {
     pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
         let options = options::read_source(table, storage)?;
         if let FileFormat::Lines(format) = &options.format {
-            let decoder = format.decoder(&table.schema, &table.declared, OnBad::Fail);
+            let decoder = format.decoder(&options.layout.read, &options.layout.declared, OnBad::Fail);
             decoder.map_err(|what| crate::options::error(table, Some("format"), what))?;
         }
         Ok(Self { options: Arc::new(options) })
@@ -99,7 +101,7 @@ impl SourceFactory for FileSourceFactory {
     }
 
     fn schema(&self) -> arrow::datatypes::SchemaRef {
-        Arc::clone(&self.options.schema)
+        self.options.dead_letters.schema()
     }
 
     fn produced_kinds(&self) -> ProducedKinds {

@@ -5,9 +5,10 @@
 //! row is from, and the messages that were passed over with the reason.
 //!
 //! - `messages`: messages into batches, together or one by one. - `json` (beside this module), `csv`, `raw`, `debezium`: the
-//!   formats. - `encode`: rows into messages. - `records`: where a record of CSV ends.
+//!   formats. - `encode`: rows into messages. - `dead_letters`: what could not be read, as rows. - `records`: where a record of CSV ends.
 
 pub(crate) mod csv;
+pub(crate) mod dead_letters;
 pub(crate) mod debezium;
 pub(crate) mod encode;
 pub(crate) mod messages;
@@ -16,6 +17,7 @@ pub(crate) mod records;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use dead_letters::DeadLetters;
 pub(crate) use encode::RowEncoder;
 pub(crate) use messages::{BadMessage, Decoded, MAX_MESSAGES, OnBad};
 

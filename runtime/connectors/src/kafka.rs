@@ -39,7 +39,6 @@ use std::sync::Arc;
 
 /// Makes readers of topics.
 pub(crate) struct KafkaSourceFactory {
-    schema: SchemaRef,
     options: Arc<SourceOptions>,
 }
 
@@ -47,21 +46,21 @@ impl KafkaSourceFactory {
     /// Checks the options and that the formats can hold the columns.
     pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
         let options = options::read_source(table)?;
-        options.layout.reader().map_err(|what| crate::options::error(table, None, what))?;
-        Ok(Self { schema: table.schema.clone(), options: Arc::new(options) })
+        options.layout.reader(&options.dead_letters).map_err(|what| crate::options::error(table, None, what))?;
+        Ok(Self { options: Arc::new(options) })
     }
 }
 
 impl SourceFactory for KafkaSourceFactory {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
         let table = &self.options.table;
-        let rows = self.options.layout.reader();
+        let rows = self.options.layout.reader(&self.options.dead_letters);
         let rows = rows.map_err(|what| TaskError::BadProgram(format!("table '{table}': {what}")))?;
         Ok(Box::new(source::KafkaReader::new(self.options.clone(), rows)))
     }
 
     fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+        self.options.dead_letters.schema()
     }
 
     fn produced_kinds(&self) -> ProducedKinds {

@@ -4,7 +4,7 @@
 //! speak of secrets are never part of a message ([`shown`]).
 
 use crate::format;
-use sluice_engine::table::{TableDescriptor, TableError};
+use sluice_engine::table::{DEAD_LETTER, TableDescriptor, TableError};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -116,6 +116,9 @@ fn is_known(table: &TableDescriptor, known: &Known<'_>, key: &str) -> Result<boo
     if key == CONNECTOR || known.names.contains(&key) || (known.properties && key.starts_with("properties.")) {
         return Ok(true);
     }
+    if key == DEAD_LETTER && !known.formats.is_empty() {
+        return Ok(true);
+    }
     let of_format = |prefix: &&str| key.strip_prefix(*prefix).is_some_and(|bare| format::OPTIONS.contains(&bare));
     if known.formats.iter().any(of_format) {
         return Ok(true);
@@ -155,6 +158,7 @@ fn unknown(table: &TableDescriptor, known: &Known<'_>, key: &str) -> TableError 
         known.formats.iter().flat_map(|prefix| format::OPTIONS.iter().map(move |option| format!("{prefix}{option}")));
     let of_formats: Vec<String> = of_formats.collect();
     names.extend(of_formats.iter().map(String::as_str));
+    names.extend((!known.formats.is_empty()).then_some(DEAD_LETTER));
     if known.properties {
         names.push("properties.*");
     }

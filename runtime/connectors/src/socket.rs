@@ -9,7 +9,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-use crate::format::{self, Decoder, Format, NAMES, OnBad};
+use crate::format::{self, DeadLetters, Decoder, Format, NAMES, OnBad};
 use crate::options::{Known, Options};
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use sluice_engine::error::TaskError;
@@ -33,6 +33,7 @@ struct SocketOptions {
     schema: SchemaRef,
     /// All that stands in a line.
     declared: SchemaRef,
+    dead_letters: DeadLetters,
     hostname: String,
     port: u16,
     delimiter: u8,
@@ -66,6 +67,7 @@ impl SocketSourceFactory {
                 table: table.name.clone(),
                 schema: Arc::clone(&table.schema),
                 declared: Arc::clone(&table.declared),
+                dead_letters: DeadLetters::new(table),
                 hostname,
                 port,
                 delimiter: delimiter.unwrap_or(b'\n'),
@@ -85,7 +87,8 @@ impl SocketSourceFactory {
 
 impl SocketOptions {
     fn decoder(&self) -> Result<Decoder, String> {
-        let on_bad = if self.format.ignores_errors() { OnBad::PassOver } else { OnBad::Fail };
+        let passes_over = self.format.ignores_errors() || self.dead_letters.are_wanted();
+        let on_bad = if passes_over { OnBad::PassOver } else { OnBad::Fail };
         self.format.decoder(&self.schema, &self.declared, on_bad)
     }
 }
@@ -103,7 +106,7 @@ impl SourceFactory for SocketSourceFactory {
     }
 
     fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.options.schema)
+        self.options.dead_letters.schema()
     }
 
     /// The first subtask.

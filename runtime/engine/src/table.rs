@@ -2,9 +2,35 @@
 
 use crate::sink::SinkFactory;
 use crate::source::SourceFactory;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The option that names the table which receives what a source cannot read.
+pub const DEAD_LETTER: &str = "dead-letter";
+
+/// Columns of dead letters, behind those of the table in the rows of its source.
+pub mod dead_letter {
+    /// The record as it came, BYTES.
+    pub const RECORD: &str = "$record";
+    /// The record as text.
+    pub const TEXT: &str = "$text";
+    /// Where it stood: never NULL in a dead letter, and NULL in all other rows.
+    pub const PLACE: &str = "$place";
+    /// Why it cannot be read.
+    pub const REASON: &str = "$reason";
+}
+
+/// The columns of a source that hands out dead letters too. In a row either the table's own or those of [`dead_letter`] are
+/// NULL.
+#[must_use]
+pub fn with_dead_letters(schema: &Schema) -> SchemaRef {
+    let own = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    let text = [dead_letter::TEXT, dead_letter::PLACE, dead_letter::REASON];
+    let more = std::iter::once(Field::new(dead_letter::RECORD, DataType::Binary, true))
+        .chain(text.map(|name| Field::new(name, DataType::Utf8, true)));
+    Arc::new(Schema::new(own.chain(more).collect::<Vec<_>>()))
+}
 
 /// A table as CREATE TABLE declares it.
 #[derive(Debug, Clone)]

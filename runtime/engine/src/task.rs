@@ -404,9 +404,11 @@ impl Task {
             Input::Source { source, .. } => match source.poll(self.options.batch_rows)? {
                 SourcePoll::Batch(batch) => {
                     self.meter.read(&batch);
+                    self.meter.passed_over(source.malformed_records());
                     running.take_polled(Some(batch), now)?;
                 }
                 SourcePoll::Pending => {
+                    self.meter.passed_over(source.malformed_records());
                     running.take_polled(None, now)?;
                     return Ok(!running.pieces.is_empty());
                 }

@@ -32,6 +32,9 @@ pub struct TaskMetrics {
     pub subtask: u32,
     /// Rows taken from its inputs, or read by its source.
     pub rows_in: u64,
+    /// Records that its source could not read and passed over.
+    #[serde(default)]
+    pub malformed_records: u64,
     /// Rows given to its outputs, or written by its sink.
     pub rows_out: u64,
     /// Bytes of the rows taken, in memory.
@@ -151,8 +154,11 @@ fn register_checkpoint(registry: &mut Registry, metrics: &CheckpointMetrics) {
 
 fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
     type Read = fn(&TaskMetrics) -> u64;
-    let counters: [(&str, &str, Read); 9] = [
+    let counters: [(&str, &str, Read); 10] = [
         ("task_rows_in", "Rows taken from inputs or read by the source", |task| task.rows_in),
+        ("task_malformed_records", "Records that the source could not read and passed over", |task| {
+            task.malformed_records
+        }),
         ("task_rows_out", "Rows given to outputs or written by the sink", |task| task.rows_out),
         ("task_bytes_in", "Bytes of the rows taken, in memory", |task| task.bytes_in),
         ("task_bytes_out", "Bytes of the rows given, in memory; of several output edges once", |task| task.bytes_out),

@@ -12,7 +12,7 @@ use sluice_engine::error::TaskError;
 use sluice_engine::program::Program;
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkFactory};
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
-use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
+use sluice_engine::table::{ConnectorCatalog, DEAD_LETTER, TableDescriptor, TableError, with_dead_letters};
 use sluice_protocol::SubtaskIndex;
 use std::sync::{Arc, Mutex};
 
@@ -76,7 +76,7 @@ impl TestConnectors {
 
     fn check(&self, table: &TableDescriptor) -> Result<(), TableError> {
         self.asked.lock().unwrap().push(table.clone());
-        match table.options.iter().find(|option| !["connector", "topic"].contains(&option.key.as_str())) {
+        match table.options.iter().find(|option| !["connector", "topic", DEAD_LETTER].contains(&option.key.as_str())) {
             Some(unknown) => {
                 Self::refuse(table, Some(&unknown.key), &format!("option '{}' does not exist", unknown.key))
             }
@@ -88,10 +88,14 @@ impl TestConnectors {
 impl ConnectorCatalog for TestConnectors {
     fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
         self.check(table)?;
+        let handed_out = match table.option(DEAD_LETTER) {
+            Some(_) => with_dead_letters(&table.schema),
+            None => Arc::clone(&table.schema),
+        };
         match table.option("connector") {
             Some("source") if lacks_needed_column(table) => Self::refuse(table, Some("topic"), "it needs the column"),
-            Some("source") => Ok(Arc::new(TestSource(Arc::clone(&table.schema), ProducedKinds::InsertOnly))),
-            Some("changelog") => Ok(Arc::new(TestSource(Arc::clone(&table.schema), ProducedKinds::All))),
+            Some("source") => Ok(Arc::new(TestSource(handed_out, ProducedKinds::InsertOnly))),
+            Some("changelog") => Ok(Arc::new(TestSource(handed_out, ProducedKinds::All))),
             Some(_) => Self::refuse(table, Some("connector"), "it cannot be read"),
             None => Self::refuse(table, None, "it has no 'connector'"),
         }

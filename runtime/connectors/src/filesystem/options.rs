@@ -1,11 +1,13 @@
 //! The options of WITH, checked without touching the place.
 
-use crate::format::{self, Format, NAMES};
+use super::layout::Layout;
+use crate::format::{self, DeadLetters, Format, NAMES};
 use crate::options::{Known, Options};
 use arrow::datatypes::SchemaRef;
-use sluice_engine::table::{TableDescriptor, TableError};
+use sluice_engine::table::{DEAD_LETTER, TableDescriptor, TableError};
 use sluice_protocol::options::StorageOptions;
 use sluice_storage::staging::Staging;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Flink's default.
@@ -58,8 +60,10 @@ pub(super) struct FileOptions {
     pub(super) table: String,
     /// What is read or written.
     pub(super) schema: SchemaRef,
-    /// All that stands in a file of lines.
-    pub(super) declared: SchemaRef,
+    /// Which columns of a table that is read stand in its files.
+    pub(super) layout: Layout,
+    /// Where lines go that cannot be read.
+    pub(super) dead_letters: DeadLetters,
     /// `s3://bucket/prefix` or `file:///path`.
     pub(super) uri: String,
     /// How S3 is reached.
@@ -121,10 +125,16 @@ fn read(
             .filter(|size| *size > 0)
             .ok_or_else(|| options.wrong(ROLL_SIZE, value, "a size above 0, such as 128MB or 64 kb"))?,
     };
+    let layout = Layout::new(table).map_err(|what| crate::options::error(table, None, what))?;
+    if format == FileFormat::Parquet && table.option(DEAD_LETTER).is_some() {
+        return Err(options
+            .error(DEAD_LETTER, "the option 'dead-letter' is for files of lines: a damaged Parquet file is no row"));
+    }
     Ok(FileOptions {
         table: table.name.clone(),
-        schema: table.schema.clone(),
-        declared: table.declared.clone(),
+        schema: Arc::clone(&layout.read),
+        layout,
+        dead_letters: DeadLetters::new(table),
         uri,
         storage: storage.cloned(),
         format,
@@ -143,7 +153,9 @@ fn read_lines(options: &Options<'_>) -> Result<Format, TableError> {
     }
     let format = format::read(options, FORMAT, "", &NAMES, "the files")?;
     let of_text = |table: &TableDescriptor| {
-        table.declared.fields().iter().all(|field| *field.data_type() == arrow::datatypes::DataType::Utf8)
+        table.declared.fields().iter().all(|field| {
+            table.metadata.contains_key(field.name()) || *field.data_type() == arrow::datatypes::DataType::Utf8
+        })
     };
     if matches!(format, Format::Raw(_)) && !of_text(options.table()) {
         return Err(options.error(FORMAT, "the format 'raw' makes a line the value of a column of type STRING"));

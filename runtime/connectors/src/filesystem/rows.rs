@@ -3,12 +3,13 @@
 //! Lines: one that begins in a split's range belongs to it, wherever it ends. Parquet: row groups are read one after the
 //! other, pages as they are needed.
 
+use super::layout::File;
 use super::options::{FileFormat, FileOptions};
 use super::patience::patiently_read;
 use super::splits::{Progress, Split};
 use super::store_error;
 use crate::format::records::record_length;
-use crate::format::{Decoder, Format, OnBad};
+use crate::format::{BadMessage, Decoder, Format, OnBad};
 use arrow::array::RecordBatch;
 use arrow::compute::cast;
 use arrow::datatypes::SchemaRef;
@@ -52,10 +53,21 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(Piece, Progress) -> bool;
 impl Files {
     /// Reads a split from its progress to its end, or until no more is wanted.
     pub(super) fn read(&self, split: &Split, take: Take<'_>) -> Result<(), TaskError> {
+        let path = format!("{}/{}", self.store.uri(), split.file);
+        let file = File { path, size: self.size(&split.file)? };
         match &self.options.format {
-            FileFormat::Lines(format) => self.read_lines(split, format, take),
-            FileFormat::Parquet => self.read_columns(split, take),
+            FileFormat::Lines(format) => self.read_lines((split, &file), format, take),
+            FileFormat::Parquet => self.read_columns((split, &file), take),
         }
+    }
+
+    /// A file's size, where a column asks for it.
+    fn size(&self, file: &str) -> Result<Option<u64>, TaskError> {
+        if !self.options.layout.wants_size() {
+            return Ok(None);
+        }
+        let size = self.runtime.block_on(patiently_read(async || self.store.head(file).await));
+        size.map_err(|failure| store_error(&failure))
     }
 
     fn fetch(&self, file: &str, from: u64, to: u64) -> Result<Bytes, TaskError> {
@@ -81,9 +93,10 @@ impl Files {
 
     // --- Lines ------------------------------------------------------------------------------------------------
 
-    fn read_lines(&self, split: &Split, format: &Format, take: Take<'_>) -> Result<(), TaskError> {
-        let on_bad = if format.ignores_errors() { OnBad::PassOver } else { OnBad::Fail };
-        let decoder = format.decoder(&self.options.schema, &self.options.declared, on_bad);
+    fn read_lines(&self, (split, file): (&Split, &File), format: &Format, take: Take<'_>) -> Result<(), TaskError> {
+        let passes_over = format.ignores_errors() || self.options.dead_letters.are_wanted();
+        let on_bad = if passes_over { OnBad::PassOver } else { OnBad::Fail };
+        let decoder = format.decoder(&self.options.layout.read, &self.options.layout.declared, on_bad);
         let mut decoder = decoder.map_err(|what| self.unreadable(&split.file, &what))?;
         // A line that began before the range is read by the split before.
         let (mut at, mut skips) = match split.progress.position {
@@ -110,7 +123,7 @@ impl Files {
                 at += length as u64;
                 if rows == ROWS {
                     rows = 0;
-                    let piece = self.finish(&mut decoder, split, format)?;
+                    let piece = self.finish(&mut decoder, (split, file), format)?;
                     if !take(piece, Progress { position: Some(at), finished: false }) {
                         return Ok(());
                     }
@@ -123,23 +136,43 @@ impl Files {
                 return Err(self.unreadable(&split.file, &what));
             }
         }
-        let piece = self.finish(&mut decoder, split, format)?;
+        let piece = self.finish(&mut decoder, (split, file), format)?;
         take(piece, Progress { position: Some(at), finished: true });
         Ok(())
     }
 
-    fn finish(&self, decoder: &mut Decoder, split: &Split, format: &Format) -> Result<Piece, TaskError> {
+    fn finish(
+        &self,
+        decoder: &mut Decoder,
+        (split, file): (&Split, &File),
+        format: &Format,
+    ) -> Result<Piece, TaskError> {
         let made = decoder.finish().map_err(|bad| {
             let (byte, excerpt) = (bad.place.1, bad.excerpt());
             let advice = format.advice("");
             self.unreadable(&split.file, &format!("the line at byte {byte}: {}: {excerpt}. {advice}", bad.reason))
         })?;
-        Ok(Piece { batch: made.batch, malformed: made.bad.len() as u64 })
+        let malformed = made.bad.len() as u64;
+        let bad: Vec<_> = made.bad.into_iter().map(|bad| (format!("{}@{}", file.path, bad.place.1), bad)).collect();
+        Ok(Piece { batch: self.complete(made.batch, &bad, (split, file))?, malformed })
+    }
+
+    /// Rows of a file as those that the source hands out.
+    fn complete(
+        &self,
+        rows: Option<Batch>,
+        bad: &[(String, BadMessage)],
+        (split, file): (&Split, &File),
+    ) -> Result<Option<Batch>, TaskError> {
+        let FileOptions { layout, dead_letters, .. } = self.options.as_ref();
+        let rows = rows.map(|rows| layout.complete(rows, file)).transpose();
+        let joined = rows.and_then(|rows| dead_letters.join(rows, bad));
+        joined.map_err(|error| self.unreadable(&split.file, &error))
     }
 
     // --- Columns ----------------------------------------------------------------------------------------------
 
-    fn read_columns(&self, split: &Split, take: Take<'_>) -> Result<(), TaskError> {
+    fn read_columns(&self, (split, file): (&Split, &File), take: Take<'_>) -> Result<(), TaskError> {
         let unreadable = |error: &dyn std::fmt::Display| self.unreadable(&split.file, error);
         let object = Object { files: Arc::new(self.share()), file: split.file.clone(), size: split.end };
         let builder = ParquetRecordBatchReaderBuilder::try_new(object).map_err(|error| unreadable(&error))?;
@@ -151,7 +184,8 @@ impl Files {
             let batch = batch.map_err(|error| unreadable(&error))?;
             position += batch.num_rows() as u64;
             let rows = to_schema(&batch, &names, &self.options.schema).map_err(|what| unreadable(&what))?;
-            let piece = Piece { batch: Some(Batch::inserts(rows)), malformed: 0 };
+            let batch = self.complete(Some(Batch::inserts(rows)), &[], (split, file))?;
+            let piece = Piece { batch, malformed: 0 };
             if !take(piece, Progress { position: Some(position), finished: false }) {
                 return Ok(());
             }

@@ -335,6 +335,42 @@ fn lines_are_raw_values_or_changes() {
 }
 
 #[test]
+fn a_file_is_named_in_columns_and_what_is_no_line_goes_along() {
+    let directory = Directory::new();
+    let path = format!("file://{}", directory.0.display());
+    std::fs::create_dir_all(directory.0.join("a")).unwrap();
+    std::fs::write(directory.0.join("a/b.csv"), "1,x\ny\n2,z\n").unwrap();
+    let field = |name, data_type| Field::new(name, data_type, true);
+    let columns = [("size", "file.size"), ("file.name", "file.name")];
+    let schema = Schema::new(vec![
+        field("size", DataType::Int64),
+        field("n", DataType::Int64),
+        field("file.name", DataType::Utf8),
+        field("text", DataType::Utf8),
+    ]);
+    let with = |schema: &Schema, more: &[(&str, &str)]| TableDescriptor {
+        schema: Arc::new(schema.clone()),
+        declared: Arc::new(schema.clone()),
+        metadata: columns.map(|(column, key)| (column.to_owned(), key.to_owned())).into(),
+        ..table(&path, &[&[("format", "csv")], more].concat())
+    };
+    let skipping = with(&schema, &[("csv.ignore-parse-errors", "true")]);
+    assert_eq!(all_text(&skipping), ("| 10 | 1 | b.csv | x |\n| 10 | 2 | b.csv | z |\n".to_owned(), 1));
+    let table = with(&schema, &[("dead-letter", "bad")]);
+    let factory = FileSourceFactory::new(&table, None).unwrap();
+    assert_eq!(factory.schema(), sluice_engine::table::with_dead_letters(&schema));
+    let uri = sluice_storage::open_store(&path, None).unwrap().uri().to_owned();
+    let reason = "incorrect number of fields for line 1, expected 2 got 1";
+    let expected = format!(
+        "| 10 | 1 | b.csv | x | | | | |\n| 10 | 2 | b.csv | z | | | | |\n| | | | | 79 | y | {uri}/a/b.csv@4 | {reason} |\n"
+    );
+    assert_eq!(all_text(&table), (expected, 1));
+    let unknown = Schema::new(vec![field("n", DataType::Int64), field("size", DataType::Utf8)]);
+    let refused = FileSourceFactory::new(&with(&unknown, &[]), None).err().unwrap().to_string();
+    assert!(refused.contains("'file.size' is Int64"), "{refused}");
+}
+
+#[test]
 fn what_cannot_be_read_is_named() {
     let directory = Directory::new();
     std::fs::write(directory.0.join("bad.json"), "{\"n\":1,\"text\":\"text \\\"1\\\", and more\"}\n{\"n\":\n").unwrap();

@@ -3,7 +3,7 @@
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
 use super::properties::ClientProperties;
 use super::rows::{KeyFormat, Layout};
-use crate::format::{self, Format, NAMES, Name, RowEncoder};
+use crate::format::{self, DeadLetters, Format, NAMES, Name, RowEncoder};
 use crate::options::{self, CONNECTOR, Known, Options};
 use arrow::datatypes::Schema;
 use sluice_engine::sink::AcceptedKinds;
@@ -82,6 +82,8 @@ pub(super) struct SourceOptions {
     pub(super) key: Option<KeyFormat>,
     /// Which column comes from where.
     pub(super) layout: Layout,
+    /// Where records go that cannot be read.
+    pub(super) dead_letters: DeadLetters,
     /// Where to begin without state.
     pub(super) startup: Startup,
     /// Where to end; `None`: never.
@@ -108,8 +110,20 @@ pub(super) fn read_source(table: &TableDescriptor) -> Result<SourceOptions, Tabl
     let bounded = read_bounded(&options, topics.len(), properties.group_id.is_some())?;
     let discovery = options.duration("scan.topic-partition-discovery.interval")?.unwrap_or(DEFAULT_DISCOVERY);
     let discovery = (!discovery.is_zero() && bounded.is_none()).then_some(discovery);
-    let table = table.name.clone();
-    Ok(SourceOptions { table, topics, properties, value, value_prefix, key, layout, startup, bounded, discovery })
+    let (dead_letters, table) = (DeadLetters::new(table), table.name.clone());
+    Ok(SourceOptions {
+        dead_letters,
+        table,
+        topics,
+        properties,
+        value,
+        value_prefix,
+        key,
+        layout,
+        startup,
+        bounded,
+        discovery,
+    })
 }
 
 /// The format of values and what its options begin with.

@@ -5,7 +5,7 @@
 
 use super::metadata::{Key, MetadataColumn};
 use crate::format::messages::BadMessage;
-use crate::format::{Decoded, Decoder, Format, OnBad};
+use crate::format::{DeadLetters, Decoded, Decoder, Format, OnBad};
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt64Array};
 use arrow::compute::{filter, take};
 use arrow::datatypes::{Field, Schema, SchemaRef};
@@ -95,8 +95,9 @@ impl Layout {
     ///
     /// # Errors
     /// When a format cannot hold a column.
-    pub(super) fn reader(&self) -> Result<RowReader, String> {
-        let on_bad = |format: &Format| if format.ignores_errors() { OnBad::PassOver } else { OnBad::Fail };
+    pub(super) fn reader(&self, dead_letters: &DeadLetters) -> Result<RowReader, String> {
+        let passes_over = |format: &Format| format.ignores_errors() || dead_letters.are_wanted();
+        let on_bad = |format: &Format| if passes_over(format) { OnBad::PassOver } else { OnBad::Fail };
         let value = self.value_format.decoder(&self.value.0, &self.value.1, on_bad(&self.value_format))?;
         let key = self.key.as_ref().map(|(read, all, format)| format.decoder(read, all, on_bad(format)));
         let metadata = self.parts.iter().zip(self.schema.fields()).filter_map(|(part, field)| match part {
@@ -172,7 +173,7 @@ impl RowReader {
         let mut bad = value.bad;
         let metadata: Result<Vec<ArrayRef>, _> = self.metadata.iter_mut().map(MetadataColumn::finish).collect();
         let Some(values) = value.batch else {
-            bad.extend(key.map(|key| key.bad).unwrap_or_default());
+            bad.extend(key.map(|key| of_keys(key.bad)).unwrap_or_default());
             return Ok(ReadRows { batch: None, bad });
         };
         let records = value.messages.unwrap_or_else(|| (0..values.len()).collect());
@@ -241,7 +242,7 @@ fn key_rows(
     let rows = records.iter().map(|record| number(record).and_then(row)).collect::<UInt64Array>();
     let is_kept = |record: &usize| Some(number(record).is_none_or(|number| row(number).is_some()));
     let kept = (!key.bad.is_empty()).then(|| records.iter().map(is_kept).collect());
-    bad.extend(key.bad);
+    bad.extend(of_keys(key.bad));
     (key.batch.map(|batch| (batch.rows, rows)), kept)
 }
 
@@ -250,4 +251,9 @@ fn only(batch: &Batch, kept: &BooleanArray) -> Result<Batch, arrow::error::Arrow
     let kinds = batch.kinds.as_ref().map(|kinds| filter(kinds, kept)).transpose()?;
     let kinds = kinds.map(|kinds| arrow::array::AsArray::as_primitive::<arrow::datatypes::UInt8Type>(&kinds).clone());
     Ok(Batch { rows, kinds })
+}
+
+/// The reasons say that it is the key that is wrong.
+fn of_keys(bad: Vec<BadMessage>) -> Vec<BadMessage> {
+    bad.into_iter().map(|message| BadMessage { reason: format!("its key: {}", message.reason), ..message }).collect()
 }

@@ -11,7 +11,7 @@ use super::offsets::{Offsets, out_of_range, place};
 use super::options::SourceOptions;
 use super::rows::{BadRecord, ReadRows, RowReader};
 use super::split::{NewSplit, SplitPosition, owner};
-use crate::format::MAX_MESSAGES;
+use crate::format::{BadMessage, MAX_MESSAGES};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -164,6 +164,12 @@ fn serve_events(consumer: &Consumer) {
 }
 
 impl Reading {
+    /// `events-0@42`: topic, partition and offset of a record.
+    fn place(&self, (split, offset): (u32, i64)) -> String {
+        let split = self.splits.get(split as usize).map(|split| split.position.name());
+        format!("{}@{offset}", split.unwrap_or_default())
+    }
+
     /// Starts to read splits.
     fn assign(&mut self, table: &str, splits: Vec<NewSplit>) -> Result<(), TaskError> {
         let internal = |error: String| TaskError::External(format!("table '{table}': {error}"));
@@ -370,7 +376,11 @@ impl Source for KafkaReader {
         match self.rows.finish() {
             Ok(ReadRows { batch, bad }) => {
                 self.malformed += bad.len() as u64;
-                if let Some(batch) = batch {
+                let named = |bad: BadMessage| (reading.place(bad.place), bad);
+                let bad: Vec<_> = bad.into_iter().map(named).collect();
+                let joined = self.options.dead_letters.join(batch, &bad);
+                let joined = joined.map_err(|error| TaskError::Internal(format!("dead letters: {error}")))?;
+                if let Some(batch) = joined {
                     return Ok(SourcePoll::Batch(batch));
                 }
             }

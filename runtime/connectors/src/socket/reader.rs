@@ -60,7 +60,9 @@ impl SocketReader {
             ))
         })?;
         self.malformed += made.bad.len() as u64;
-        Ok(made.batch)
+        let bad: Vec<_> = made.bad.into_iter().map(|bad| (format!("line {}", bad.place.1), bad)).collect();
+        let joined = self.options.dead_letters.join(made.batch, &bad);
+        joined.map_err(|error| TaskError::Internal(format!("dead letters: {error}")))
     }
 }
 

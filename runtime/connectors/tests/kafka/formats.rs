@@ -8,7 +8,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::sink::AcceptedKinds;
 use sluice_engine::source::ProducedKinds;
-use sluice_engine::table::{ConnectorCatalog as _, TableDescriptor};
+use sluice_engine::table::{ConnectorCatalog as _, TableDescriptor, TableOption};
 use std::sync::Arc;
 
 fn schema(columns: &[(&str, DataType)]) -> SchemaRef {
@@ -104,6 +104,15 @@ fn keys_headers_and_metadata_are_columns() {
         ]
     );
     assert_eq!(malformed, 2, "a value and a key");
+    // What was passed over goes along, where a table wants it.
+    let mut with_letters = table.clone();
+    with_letters.options.push(TableOption { key: "dead-letter".to_owned(), value: "bad".to_owned() });
+    let (rows, malformed) = read(&with_letters);
+    assert_eq!((rows.len(), malformed), (5, 2));
+    let nulls = "null ".repeat(9);
+    let place = |offset: u32| format!("{topic}-0@{offset}");
+    assert!(rows[3].starts_with(&format!("+I{nulls}62726f6b656e broken {} ", place(4))), "{rows:?}");
+    assert!(rows[4].starts_with(&format!("+I{nulls}6e6f6e73656e7365 nonsense {} its key: ", place(3))), "{rows:?}");
     // Of a part of the columns only those are read, wherever they stand.
     let part =
         TableDescriptor { schema: schema(&[("offset", DataType::Int64), ("n", DataType::Int64)]), ..table.clone() };

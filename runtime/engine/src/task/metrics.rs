@@ -12,6 +12,8 @@ pub struct TaskMetrics {
     pub rows_in: AtomicU64,
     /// Bytes of these rows in memory.
     pub bytes_in: AtomicU64,
+    /// Records that the source could not read and passed over.
+    pub malformed_records: AtomicU64,
     /// Rows written to output edges or the sink.
     pub rows_out: AtomicU64,
     /// Bytes of these rows in memory; of several output edges once.
@@ -82,6 +84,10 @@ impl Meter {
     pub(super) fn read(&self, batch: &Batch) {
         self.metrics.rows_in.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.metrics.bytes_in.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn passed_over(&self, records: u64) {
+        self.metrics.malformed_records.store(records, Ordering::Relaxed);
     }
 
     pub(super) fn wrote(&self, Written { rows, bytes }: Written) {

@@ -234,6 +234,7 @@ impl Posted {
             name: self.name.clone(),
             subtask: subtask.index.0,
             rows_in: read(&self.counters.rows_in),
+            malformed_records: read(&self.counters.malformed_records),
             rows_out: read(&self.counters.rows_out),
             bytes_in: read(&self.counters.bytes_in),
             bytes_out: read(&self.counters.bytes_out),

@@ -116,6 +116,26 @@ fn sources_of_changes_and_sinks_that_do_not_take_them() {
 }
 
 #[test]
+fn a_table_of_dead_letters_that_is_none() {
+    let check = |columns: &str, name: &str, message: &str| {
+        let sql = format!(
+            "CREATE TABLE bad ({columns}) WITH ('connector' = 'insert-only');\nCREATE TABLE t (a STRING, n BIGINT) WITH ('connector' = \
+             'source', «'dead-letter' = '{name}'); INSERT INTO log SELECT a, n FROM t"
+        );
+        let whole = format!(
+            "table 't': {message}; its columns are record (BYTES or STRING), place STRING, reason STRING and, if you like, source STRING"
+        );
+        check_text(SqlErrorKind::Connector, &format!("{TABLES}{sql}"), &whole);
+    };
+    let right = "record BYTES, place STRING, reason STRING";
+    check(right, "worse", "'dead-letter' names 'worse', which is no other table: declare it");
+    check(right, "t", "'dead-letter' names 't', which is no other table: declare it");
+    check("record BYTES, place STRING", "bad", "table 'bad' of dead letters has no column 'reason'");
+    check("record INT, place STRING, reason STRING", "bad", "table 'bad' of dead letters has a column record INT");
+    check(&format!("{right}, at DATE"), "bad", "table 'bad' of dead letters has a column at DATE");
+}
+
+#[test]
 fn table_clauses_that_do_not_run_yet() {
     use SqlErrorKind::Unsupported;
     let refused = |marked: &str, what: &str| check(Unsupported, marked, &format!("{what} is not supported yet"));

@@ -58,6 +58,7 @@ plans! {
     having_into_a_sink_by_key: "INSERT INTO pv SELECT app_id, n FROM (SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id HAVING SUM(ms) > 100) t WHERE n < 50";
     where_over_a_left_join: "INSERT INTO changes SELECT a.url, b.ms FROM page_views a LEFT JOIN page_views b ON a.url = b.app_id WHERE a.ms > 3 AND b.ms IS NULL";
     source_of_changes: "CREATE TABLE kept (id BIGINT, balance BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'upsert'); INSERT INTO kept SELECT id, balance FROM accounts WHERE balance > 0; INSERT INTO changes SELECT owner, SUM(balance) FROM accounts GROUP BY owner";
+    dead_letters: "CREATE TABLE bad (place STRING, source STRING, record BYTES, reason STRING NOT NULL) WITH ('connector' = 'insert-only'); CREATE TABLE t (a STRING NOT NULL, b BIGINT) WITH ('connector' = 'source', 'dead-letter' = 'bad'); INSERT INTO log SELECT a, b FROM t; INSERT INTO pv SELECT a, COUNT(*) FROM t GROUP BY a";
     metadata: "CREATE TABLE t (a INT, `at` TIMESTAMP(3) METADATA FROM 'timestamp' VIRTUAL, place BIGINT METADATA) WITH ('connector' = 'source'); INSERT INTO log SELECT CAST(`at` AS STRING), place FROM t";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }

@@ -15,6 +15,7 @@ use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_expr::LogicalPlan;
 use datafusion_expr::logical_plan::TableScan;
 use sluice_engine::source::{ProducedKinds, SourceFactory};
+use sluice_engine::table::{DEAD_LETTER, with_dead_letters};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,7 +110,9 @@ impl Translator<'_> {
     fn source_chain(&mut self, table: &Table, wanted: &[usize]) -> Result<(Chain, SchemaRef, ProducedKinds), SqlError> {
         let name = table.name();
         let (factory, schema) = self.statement.source(table, wanted)?;
-        if factory.schema().fields() != schema.fields() {
+        let has_dead_letters = table.definition.options.iter().any(|option| option.key == DEAD_LETTER);
+        let handed_out = if has_dead_letters { with_dead_letters(&schema) } else { Arc::clone(&schema) };
+        if factory.schema().fields() != handed_out.fields() {
             let message = format!("the connector of table '{name}' reads other columns than asked for");
             return Err(self.statement.internal(&message));
         }
@@ -117,8 +120,9 @@ impl Translator<'_> {
         let note = factory.note().map(|note| format!(", note=[{note}]")).unwrap_or_default();
         let number = self.scans.entry(name.to_owned()).or_default();
         *number += 1;
+        let uid = self.uids.source(name, *number);
         let info = OperatorInfo {
-            uid: self.uids.source(name, *number),
+            uid: uid.clone(),
             kind: OperatorKind::Source,
             description: format!(
                 "TableSourceScan(table=[{name}], fields=[{}]{}{}{note})",
@@ -129,7 +133,8 @@ impl Translator<'_> {
         };
         let factory = self.statement.with_watermarks(table, factory, &schema)?;
         let parallelism = self.statement.options.parallelism;
-        let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, Arc::clone(&schema));
+        let chain = Chain::from_source(info, format!("Source: {name}"), factory, parallelism, handed_out);
+        let chain = self.divide(table, &uid, chain, &schema)?;
         Ok((chain, schema, kinds))
     }
 }
