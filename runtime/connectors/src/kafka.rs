@@ -1,7 +1,8 @@
 //! Apache Kafka: the `kafka` source and sink and the `upsert-kafka` sink, on librdkafka.
 //!
 //! The source reads partitions as splits with positions of its own; the consumer group, when `properties.group.id`
-//! names one, only shows committed offsets to others. The sinks are at-least-once (S7).
+//! names one, only shows committed offsets to others. The sinks are at-least-once, or write in transactions that are
+//! committed with checkpoints (S1-S7).
 //!
 //! **How offsets are counted.** A split's state is `{"topic": …, "partition": …, "offset": n}`, `n` as Kafka counts a
 //! committed offset: every record with an offset below `n` was consumed, and the restore reads record `n` next. A
@@ -12,8 +13,12 @@
 //!   in WITH. - `client`: clients, their logs, and looking up topics. - `split`: positions and owners. - `offsets`:
 //!   where to start and where to stop. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
 //!   `sink`: the subtasks.
+//! - `writer`, `slots`: the exactly-once subtask and its producers. - `committer`: commits after the checkpoint.
+//!   `transactions`, `cluster`: what is asked of the brokers for it beside librdkafka.
 
 mod client;
+mod cluster;
+mod committer;
 mod discovery;
 mod metadata;
 mod offset_options;
@@ -22,8 +27,11 @@ mod options;
 mod properties;
 mod rows;
 mod sink;
+mod slots;
 mod source;
 mod split;
+mod transactions;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +39,9 @@ mod tests;
 use arrow::datatypes::SchemaRef;
 use options::{SinkOptions, SourceOptions};
 use sluice_engine::error::TaskError;
-use sluice_engine::sink::{AcceptedKinds, Sink, SinkFactory};
+use sluice_engine::sink::{
+    AcceptedKinds, Committer, CommitterContext, DeliveryGuarantee, Sink, SinkFactory, Transactional,
+};
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
@@ -93,7 +103,20 @@ impl KafkaSinkFactory {
 
 impl SinkFactory for KafkaSinkFactory {
     fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
-        Ok(Box::new(sink::KafkaWriter::new(self.options.clone())))
+        let options = Arc::clone(&self.options);
+        if options.is_exactly_once {
+            return Ok(Box::new(Transactional::new(writer::TransactionalWriter::new(options))));
+        }
+        Ok(Box::new(sink::KafkaWriter::new(options)))
+    }
+
+    fn guarantee(&self) -> DeliveryGuarantee {
+        if self.options.is_exactly_once { DeliveryGuarantee::ExactlyOnce } else { DeliveryGuarantee::AtLeastOnce }
+    }
+
+    fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
+        let committer = || committer::KafkaCommitter::new(Arc::clone(&self.options), context);
+        Ok(self.options.is_exactly_once.then(|| Box::new(committer()) as Box<dyn Committer>))
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {

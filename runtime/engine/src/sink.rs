@@ -71,9 +71,9 @@ pub trait Sink: Send {
         Ok(Vec::new())
     }
 
-    /// A checkpoint is complete.
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
-        let _ = checkpoint;
+    /// A checkpoint is complete, and holds no handle that was staged with a checkpoint before `settled_before`.
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+        let _ = (checkpoint, settled_before);
     }
 }
 

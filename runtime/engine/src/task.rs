@@ -293,10 +293,10 @@ impl Task {
         while let Some(command) = self.mailbox.take() {
             match command {
                 Command::Trigger(barrier) => self.triggers.push_back(barrier),
-                Command::Completed(checkpoint) => {
+                Command::Completed { checkpoint, settled_before } => {
                     self.aborted.retain(|aborted| *aborted > checkpoint);
                     if let Phase::Running(running) = &mut self.phase {
-                        running.checkpoint_completed(checkpoint);
+                        running.checkpoint_completed(checkpoint, settled_before);
                     }
                 }
                 Command::Aborted(checkpoint) => {
@@ -429,10 +429,10 @@ impl Task {
 }
 
 impl Running {
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
         if let Input::Source { source, .. } = &mut self.input {
             source.checkpoint_completed(checkpoint);
         }
-        self.chain.checkpoint_completed(checkpoint);
+        self.chain.checkpoint_completed(checkpoint, settled_before);
     }
 }

@@ -51,7 +51,7 @@ impl TwoPhaseCommitSink for Writer {
 
     fn pre_commit(&mut self) -> Result<PreCommit, TaskError> {
         // The service has all of it already. The handle is what a committer in another process needs.
-        Ok(PreCommit::Staged(vec![Staged { version: 1, bytes: self.name.clone().into_bytes() }]))
+        Ok(PreCommit::Staged(vec![Staged { version: 1, expires_at: None, bytes: self.name.clone().into_bytes() }]))
     }
 }
 // [example: the committer]

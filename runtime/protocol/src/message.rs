@@ -43,6 +43,8 @@ pub enum ToTaskManager {
         run: Run,
         /// The checkpoint.
         checkpoint: CheckpointId,
+        /// Of checkpoints before this one no handle of any sink is in it: they are settled, and never sent again (S2, K3).
+        settled_before: CheckpointId,
     },
     /// Only this one (B5).
     CheckpointAborted {

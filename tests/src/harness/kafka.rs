@@ -157,3 +157,55 @@ pub fn end_offsets(bootstrap: &str, topic: &str) -> anyhow::Result<i64> {
     }
     Ok(sum)
 }
+
+/// What a reader with read_committed sees of a topic now.
+#[derive(Debug, Clone, Default)]
+pub struct Committed {
+    /// The values of all records, in the order of each partition.
+    pub values: Vec<String>,
+    /// How many partitions hold records of transactions that are open, which hold such readers up.
+    pub held_up: usize,
+}
+
+/// Reads all that is committed.
+///
+/// # Errors
+/// When the broker does not answer or the end of a partition does not come.
+pub fn read_committed(bootstrap: &str, topic: &str) -> anyhow::Result<Committed> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", "sluice-test-reader")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("enable.partition.eof", "true")
+        .create()?;
+    let plain: BaseConsumer = config(bootstrap).set("isolation.level", "read_uncommitted").create()?;
+    let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
+    let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+    let mut committed = Committed::default();
+    for partition in 0..i32::try_from(partitions)? {
+        let mut assignment = TopicPartitionList::new();
+        assignment.add_partition_offset(topic, partition, Offset::Beginning)?;
+        consumer.assign(&assignment)?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match consumer.poll(Duration::from_millis(200)) {
+                _ if Instant::now() > deadline => {
+                    bail!("reading {topic}-{partition}: its end does not come within 60 s")
+                }
+                None => {}
+                Some(Err(KafkaError::PartitionEOF(_))) => break,
+                Some(message) => {
+                    let value = message?.payload().map(<[u8]>::to_vec).unwrap_or_default();
+                    committed.values.push(String::from_utf8(value)?);
+                }
+            }
+        }
+        // The end that each kind of reader is told: a reader of all, and one that stops before the first open transaction.
+        if plain.fetch_watermarks(topic, partition, TIMEOUT)?.1
+            > consumer.fetch_watermarks(topic, partition, TIMEOUT)?.1
+        {
+            committed.held_up += 1;
+        }
+    }
+    Ok(committed)
+}

@@ -203,8 +203,8 @@ impl TaskManager {
             ToTaskManager::TriggerCheckpoint { run, barrier } => {
                 self.each_task(run, |task| task.handle().trigger(barrier.clone()))
             }
-            ToTaskManager::CheckpointCompleted { run, checkpoint } => {
-                self.each_task(run, |task| task.handle().checkpoint_completed(checkpoint));
+            ToTaskManager::CheckpointCompleted { run, checkpoint, settled_before } => {
+                self.each_task(run, |task| task.handle().checkpoint_completed(checkpoint, settled_before));
             }
             ToTaskManager::CheckpointAborted { run, checkpoint } => {
                 self.each_task(run, |task| task.handle().checkpoint_aborted(checkpoint));

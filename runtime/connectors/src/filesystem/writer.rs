@@ -123,7 +123,7 @@ impl TwoPhaseCommitSink for FileWriter {
         let Some(files) = self.upload()?.take_staged()? else { return Ok(PreCommit::Pending) };
         let handle = |file| {
             let bytes = serde_json::to_vec(&file).map_err(|error| TaskError::Internal(error.to_string()))?;
-            Ok(Staged { version: HANDLE_VERSION, bytes })
+            Ok(Staged { version: HANDLE_VERSION, expires_at: None, bytes })
         };
         files.into_iter().map(handle).collect::<Result<_, TaskError>>().map(PreCommit::Staged)
     }

@@ -31,6 +31,7 @@ const KAFKA: Known<'static> = Known {
         "scan.bounded.specific-offsets",
         "scan.topic-partition-discovery.interval",
         "sink.delivery-guarantee",
+        "sink.transactional-id-prefix",
     ],
     formats: &["", "value.", "key."],
     properties: true,
@@ -39,19 +40,24 @@ const KAFKA: Known<'static> = Known {
         ("scan.parallelism", "a source runs with the parallelism of the job; remove it"),
         ("sink.parallelism", "a sink runs with the parallelism of what it is chained to; remove it"),
         ("sink.partitioner", "'properties.partitioner' chooses one of librdkafka's; write it instead"),
-        ("sink.transactional-id-prefix", "the sink writes without transactions; remove it"),
     ],
 };
 
 const UPSERT: Known<'static> = Known {
-    names: &["topic", "key.format", "value.format", "value.fields-include", "sink.delivery-guarantee"],
+    names: &[
+        "topic",
+        "key.format",
+        "value.format",
+        "value.fields-include",
+        "sink.delivery-guarantee",
+        "sink.transactional-id-prefix",
+    ],
     formats: &["value.", "key."],
     properties: true,
     refused: &[
         ("format", "the key and the value each have a format; set 'key.format' and 'value.format'"),
         ("key.fields-prefix", "the columns are written by their names; remove it"),
         ("sink.parallelism", "a sink runs with the parallelism of what it is chained to; remove it"),
-        ("sink.transactional-id-prefix", "the sink writes without transactions; remove it"),
         (
             "sink.buffer-flush.max-rows",
             "operators emit the net change of a key already; 'properties.linger.ms' says how long rows may linger",
@@ -62,6 +68,9 @@ const UPSERT: Known<'static> = Known {
         ),
     ],
 };
+
+/// After how long brokers abort a transaction.
+const TRANSACTION_TIMEOUT: &str = "properties.transaction.timeout.ms";
 
 const DEFAULT_DISCOVERY: Duration = Duration::from_secs(300);
 
@@ -204,6 +213,12 @@ pub(super) struct SinkOptions {
     pub(super) value: RowEncoder,
     /// Which rows it takes: by key the last one stands.
     pub(super) kinds: AcceptedKinds,
+    /// Whether rows become visible with checkpoints.
+    pub(super) is_exactly_once: bool,
+    /// What transactional ids begin with.
+    pub(super) transactional_id_prefix: String,
+    /// After how long brokers abort a transaction; `None`: as long as they allow.
+    pub(super) transaction_timeout: Option<Duration>,
 }
 
 /// Options of the `kafka` sink.
@@ -269,22 +284,35 @@ fn build_sink(
     if topic.contains(';') {
         return Err(options.wrong("topic", topic, "one topic, since a sink writes to one"));
     }
-    let guarantees = [("at-least-once", true), ("none", true), ("exactly-once", false)];
-    if options.choice("sink.delivery-guarantee", &guarantees)? == Some(false) {
-        return Err(options.wrong(
-            "sink.delivery-guarantee",
-            "exactly-once",
-            "'at-least-once' or 'none' for now: the sink writes without transactions, and a restart may write some \
-             rows again",
-        ));
+    let guarantees = [("at-least-once", false), ("none", false), ("exactly-once", true)];
+    let is_exactly_once = options.choice("sink.delivery-guarantee", &guarantees)?.unwrap_or(false);
+    let transactional_id_prefix = options.text("sink.transactional-id-prefix").unwrap_or_default().to_owned();
+    if !is_exactly_once && !transactional_id_prefix.is_empty() {
+        let message = "the option 'sink.transactional-id-prefix' is only read with 'sink.delivery-guarantee' = \
+                       'exactly-once'; remove one of them";
+        return Err(options.error("sink.transactional-id-prefix", message));
     }
+    let properties = ClientProperties::read(options)?;
+    if is_exactly_once {
+        properties.check_transactional(options)?;
+    }
+    let transaction_timeout = match options.text(TRANSACTION_TIMEOUT).filter(|_| is_exactly_once) {
+        None => None,
+        Some(value) => match value.trim().parse() {
+            Ok(millis) if millis > 0 => Some(Duration::from_millis(millis)),
+            _ => return Err(options.wrong(TRANSACTION_TIMEOUT, value, "a number of milliseconds above 0")),
+        },
+    };
     Ok(SinkOptions {
         table: options.table().name.clone(),
         topic: topic.to_owned(),
-        properties: ClientProperties::read(options)?,
+        properties,
         key,
         value,
         kinds,
+        is_exactly_once,
+        transactional_id_prefix,
+        transaction_timeout,
     })
 }
 

@@ -41,7 +41,12 @@ const RULES: &[(&str, Rule)] = &[
     ("auto.commit.interval.ms", Rule::Refuse(AT_CHECKPOINTS)),
     ("enable.auto.offset.store", Rule::Refuse(AT_CHECKPOINTS)),
     ("enable.partition.eof", Rule::Refuse("'scan.bounded.mode' says whether the source ends; remove it")),
-    ("transactional.id", Rule::Refuse("the sink writes without transactions and names them itself; remove it")),
+    (
+        "transactional.id",
+        Rule::Refuse(
+            "the sink names its transactions itself; 'sink.transactional-id-prefix' says what the names begin with",
+        ),
+    ),
     (
         "enable.idempotence",
         Rule::Only("true", "without it a retry could change the order of a key's values; remove it"),
@@ -195,6 +200,18 @@ impl ClientProperties {
             config.set(*name, *value);
         }
         config
+    }
+
+    /// What commits a transaction after a crash is a client of its own, which does not speak all that librdkafka does.
+    pub(super) fn check_transactional(&self, options: &Options<'_>) -> Result<(), TableError> {
+        match self.values.get("security.protocol").map(|protocol| protocol.to_ascii_lowercase()) {
+            None => Ok(()),
+            Some(plain) if plain == "plaintext" => Ok(()),
+            Some(other) => {
+                let key = "properties.security.protocol";
+                Err(options.wrong(key, &other, "'plaintext' for now with 'sink.delivery-guarantee' = 'exactly-once'"))
+            }
+        }
     }
 
     /// Where the brokers are, for messages.

@@ -1,4 +1,4 @@
-//! One subtask's writer to a topic: at-least-once.
+//! One subtask's writer to a topic: at-least-once, and what the exactly-once one shares with it.
 //!
 //! The producer is idempotent, so that retries keep the order of a key. Rows that librdkafka has no room for wait in
 //! a backlog, and while there is one the sink is not writable. A flush is done when every message was acknowledged;
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// With more messages than this on their way the sink takes no rows; librdkafka's own limit is above it.
-const HIGH_WATER: usize = 50_000;
+pub(super) const HIGH_WATER: usize = 50_000;
 
 /// The task is woken after this many deliveries while it waits for room.
 const WAKE_EVERY: usize = 1024;
 
 /// What the producer's thread tells the task.
-struct Deliveries {
+pub(super) struct Deliveries {
     /// Messages handed to librdkafka and not yet acknowledged.
     pending: AtomicUsize,
     /// The first message that was given up.
@@ -36,14 +36,18 @@ struct Deliveries {
 }
 
 impl Deliveries {
+    pub(super) const fn new(waker: Waker) -> Self {
+        Self { pending: AtomicUsize::new(0), failure: Mutex::new(None), waker }
+    }
+
     fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// What a producer calls back.
-struct WriterContext {
-    log: ClientLog,
+pub(super) struct WriterContext {
+    pub(super) log: ClientLog,
     deliveries: Arc<Deliveries>,
 }
 
@@ -76,7 +80,7 @@ impl ProducerContext for WriterContext {
     }
 }
 
-type KafkaProducer = ThreadedProducer<WriterContext>;
+pub(super) type KafkaProducer = ThreadedProducer<WriterContext>;
 
 /// A subtask's writer.
 pub(super) struct KafkaWriter {
@@ -84,12 +88,32 @@ pub(super) struct KafkaWriter {
     writing: Option<Writing>,
 }
 
-/// What an open writer has.
-struct Writing {
-    producer: KafkaProducer,
+/// A producer and what is on its way to it.
+pub(super) struct Writing {
+    pub(super) producer: KafkaProducer,
     deliveries: Arc<Deliveries>,
     /// Batches that are not wholly handed to librdkafka, each with its next row.
-    backlog: VecDeque<(Batch, usize)>,
+    pub(super) backlog: VecDeque<(Batch, usize)>,
+    has_sent: bool,
+}
+
+/// Makes the producer of a sink; `fixed` is the sink's own.
+pub(super) fn build_producer(
+    options: &SinkOptions,
+    deliveries: Arc<Deliveries>,
+    fixed: &[(&str, &str)],
+) -> Result<KafkaProducer, TaskError> {
+    let defaults = [
+        // A key goes to the partition that the Java client would choose.
+        ("partitioner", "murmur2_random"),
+        ("queue.buffering.max.kbytes", "65536"),
+        ("reconnect.backoff.max.ms", "2000"),
+        ("log.connection.close", "false"),
+    ];
+    let always = [("enable.idempotence", "true"), ("allow.auto.create.topics", "false")];
+    let context = WriterContext { log: ClientLog::default(), deliveries };
+    let fixed: Vec<_> = always.iter().chain(fixed).copied().collect();
+    create(&options.properties.to_config(&defaults, &fixed), |config| config.create_with_context(context))
 }
 
 impl KafkaWriter {
@@ -97,45 +121,58 @@ impl KafkaWriter {
         Self { options, writing: None }
     }
 
-    fn build_producer(&self, deliveries: Arc<Deliveries>) -> Result<KafkaProducer, TaskError> {
-        let defaults = [
-            // A key goes to the partition that the Java client would choose.
-            ("partitioner", "murmur2_random"),
-            ("queue.buffering.max.kbytes", "65536"),
-            ("reconnect.backoff.max.ms", "2000"),
-            ("log.connection.close", "false"),
-        ];
-        let fixed = [("enable.idempotence", "true"), ("allow.auto.create.topics", "false")];
-        let context = WriterContext { log: ClientLog::default(), deliveries };
-        create(&self.options.properties.to_config(&defaults, &fixed), |config| config.create_with_context(context))
-    }
-
     fn writing(&mut self) -> Result<&mut Writing, TaskError> {
         self.writing
             .as_mut()
             .ok_or_else(|| TaskError::Internal("a Kafka sink was used before it was opened".to_owned()))
     }
-
-    /// Hands on what waits and fails when a message was given up.
-    fn advance(&mut self) -> Result<&Writing, TaskError> {
-        let options = self.options.clone();
-        let writing = self.writing()?;
-        writing.push_on(&options)?;
-        if let Some(failure) = writing.deliveries.failure() {
-            return Err(TaskError::External(format!(
-                "table '{}': rows could not be written to topic '{}': {failure}. The job restarts from its last \
-                 checkpoint and writes them again",
-                options.table, options.topic
-            )));
-        }
-        Ok(writing)
-    }
 }
 
 impl Writing {
+    pub(super) const fn new(producer: KafkaProducer, deliveries: Arc<Deliveries>) -> Self {
+        Self { producer, deliveries, backlog: VecDeque::new(), has_sent: false }
+    }
+
+    /// As if nothing had been sent.
+    pub(super) fn anew(self) -> Self {
+        Self { has_sent: false, ..self }
+    }
+
+    /// Messages on their way.
+    pub(super) fn pending(&self) -> usize {
+        self.deliveries.pending.load(Ordering::Acquire)
+    }
+
+    /// Whether any message was handed to the producer.
+    pub(super) const fn has_sent(&self) -> bool {
+        self.has_sent
+    }
+
+    /// Hands on what waits and fails when a message was given up.
+    pub(super) fn advance(&mut self, options: &SinkOptions) -> Result<(), TaskError> {
+        self.push_on(options)?;
+        let Some(failure) = self.deliveries.failure() else { return Ok(()) };
+        Err(TaskError::External(format!(
+            "table '{}': rows could not be written to topic '{}': {failure}. The job restarts from its last checkpoint \
+             and writes them again",
+            options.table, options.topic
+        )))
+    }
+
+    /// Whether all that was written has arrived.
+    pub(super) fn has_arrived(&mut self, options: &SinkOptions) -> Result<bool, TaskError> {
+        self.advance(options)?;
+        let arrived = self.backlog.is_empty() && self.pending() == 0;
+        if arrived {
+            // A failure may have come between the look at it and the look at the count.
+            self.advance(options)?;
+        }
+        Ok(arrived)
+    }
+
     fn push_on(&mut self, options: &SinkOptions) -> Result<(), TaskError> {
         while let Some((batch, row)) = self.backlog.front_mut() {
-            if !send_rows(&self.producer, &self.deliveries, options, batch, row)? {
+            if !send_rows(&self.producer, &self.deliveries, options, batch, row, &mut self.has_sent)? {
                 // librdkafka gives room back only after the callback of the last message, which has woken the task
                 // already; no other delivery will.
                 if self.deliveries.pending.load(Ordering::Acquire) == 0 {
@@ -156,6 +193,7 @@ fn send_rows(
     options: &SinkOptions,
     batch: &Batch,
     next: &mut usize,
+    has_sent: &mut bool,
 ) -> Result<bool, TaskError> {
     let unsupported = |data_type: arrow::datatypes::DataType| {
         TaskError::Internal(format!("table '{}': a column of type {data_type} cannot be written", options.table))
@@ -200,6 +238,7 @@ fn send_rows(
                 options.table, options.topic
             )));
         }
+        *has_sent = true;
         *next += 1;
     }
     Ok(true)
@@ -215,9 +254,8 @@ fn not_appended(options: &SinkOptions, kind: RowKind) -> TaskError {
 
 impl Sink for KafkaWriter {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
-        let deliveries =
-            Arc::new(Deliveries { pending: AtomicUsize::new(0), failure: Mutex::new(None), waker: context.waker });
-        let producer = self.build_producer(deliveries.clone())?;
+        let deliveries = Arc::new(Deliveries::new(context.waker));
+        let producer = build_producer(&self.options, Arc::clone(&deliveries), &[])?;
         let lookup = Lookup {
             client: producer.client(),
             log: &producer.context().log,
@@ -227,29 +265,26 @@ impl Sink for KafkaWriter {
         };
         // The producer's own thread serves its callbacks.
         lookup.partitions(&self.options.topic, || ())?;
-        self.writing = Some(Writing { producer, deliveries, backlog: VecDeque::new() });
+        self.writing = Some(Writing::new(producer, deliveries));
         Ok(())
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
-        self.writing()?.backlog.push_back((batch, 0));
-        self.advance().map(|_| ())
+        let options = Arc::clone(&self.options);
+        let writing = self.writing()?;
+        writing.backlog.push_back((batch, 0));
+        writing.advance(&options)
     }
 
     fn is_writable(&mut self) -> Result<bool, TaskError> {
-        let writing = self.advance()?;
-        Ok(writing.backlog.is_empty() && writing.deliveries.pending.load(Ordering::Acquire) < HIGH_WATER)
+        let options = Arc::clone(&self.options);
+        let writing = self.writing()?;
+        writing.advance(&options)?;
+        Ok(writing.backlog.is_empty() && writing.pending() < HIGH_WATER)
     }
 
     fn flush(&mut self) -> Result<bool, TaskError> {
-        let arrived = {
-            let writing = self.advance()?;
-            writing.backlog.is_empty() && writing.deliveries.pending.load(Ordering::Acquire) == 0
-        };
-        if arrived {
-            // A failure may have come between the look at it and the look at the count.
-            self.advance()?;
-        }
-        Ok(arrived)
+        let options = Arc::clone(&self.options);
+        self.writing()?.has_arrived(&options)
     }
 }

@@ -4,6 +4,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicRe
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -193,4 +194,34 @@ pub(crate) fn read_all(bootstrap: &str, topic: &str) -> Vec<Record> {
         }
     }
     records
+}
+
+/// The values of all records that a reader with read_committed sees now.
+pub(crate) fn read_committed(bootstrap: &str, topic: &str) -> Vec<String> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", "sluice-test-reader")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("enable.partition.eof", "true")
+        .set("fetch.wait.max.ms", "20")
+        .create()
+        .unwrap();
+    let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT).unwrap();
+    let mut assignment = TopicPartitionList::new();
+    for partition in metadata.topics()[0].partitions() {
+        assignment.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
+    }
+    consumer.assign(&assignment).unwrap();
+    let mut left = assignment.count();
+    let mut values = Vec::new();
+    let deadline = Instant::now() + TIMEOUT;
+    while left > 0 {
+        assert!(Instant::now() < deadline, "the end of {left} partitions of {topic} does not come");
+        match consumer.poll(Duration::from_millis(200)) {
+            None => {}
+            Some(Err(KafkaError::PartitionEOF(_))) => left -= 1,
+            Some(message) => values.extend(message.unwrap().payload().map(|v| String::from_utf8(v.to_vec()).unwrap())),
+        }
+    }
+    values
 }

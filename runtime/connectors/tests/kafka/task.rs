@@ -4,7 +4,7 @@ use arrow::datatypes::SchemaRef;
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{OperatorContext, RestoredState, Waker};
-use sluice_engine::sink::{Sink, SinkContext};
+use sluice_engine::sink::{Sink, SinkContext, SinkFactory};
 use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
 use sluice_engine::table::{ConnectorCatalog as _, TableDescriptor, TableOption};
 use sluice_protocol::state::SplitState;
@@ -133,6 +133,11 @@ impl Writer {
     /// Opens the only subtask of a table's sink.
     pub(crate) fn open(table: &TableDescriptor) -> Result<Self, TaskError> {
         let factory = sluice_connectors::catalog().sink(table).unwrap_or_else(|error| panic!("{error}"));
+        Self::of(&*factory)
+    }
+
+    /// Opens the only subtask of a sink.
+    pub(crate) fn of(factory: &dyn SinkFactory) -> Result<Self, TaskError> {
         let bell = Arc::new(Bell::default());
         let mut sink = factory.create()?;
         let context = SinkContext {

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 #[cfg(test)]
 mod tests;
 
-/// After so many of a sink's commits in a row that could not be done, the rest of its handles wait for the next pass: where a
-/// service does not answer, each would take its whole deadline while the other sinks wait.
+/// After so many of a sink's commits in a row that could not be done, the rest of its handles wait for the next pass.
 const FAILURES: u32 = 3;
 
 /// What a committer is made with.
@@ -41,11 +40,41 @@ pub trait Committer: Send {
     /// When it cannot be done now, or never.
     fn commit(&mut self, committable: &Committable) -> Result<Commit, CommitError>;
 
+    /// Commits several of the sink's, and answers for each, in order. For sinks that can have more than one under way at once.
+    ///
+    /// After some failures in a row the rest waits for the next pass: where a service does not answer, each would take its
+    /// whole deadline while the other sinks wait.
+    fn commit_each(&mut self, committables: &[&Committable]) -> Vec<Result<Commit, CommitError>> {
+        commit_in_turn(self, committables)
+    }
+
     /// Removes what lost attempts left invisible. Says how many transactions it found.
     ///
     /// # Errors
     /// When the counterpart does not answer: tried again later.
     fn abort(&mut self, older_than: Run, spared: &[Committable]) -> Result<u64, CommitError>;
+}
+
+/// Commits one after the other, as [`Committer::commit_each`] promises.
+pub fn commit_in_turn<C: Committer + ?Sized>(
+    committer: &mut C,
+    committables: &[&Committable],
+) -> Vec<Result<Commit, CommitError>> {
+    let (mut failures, mut last) = (0, String::new());
+    let commit = |committable: &&Committable| {
+        if failures == FAILURES {
+            return Err(CommitError::Retriable(last.clone()));
+        }
+        let committed = committer.commit(committable);
+        if let Err(CommitError::Retriable(message)) = &committed {
+            failures += 1;
+            last.clone_from(message);
+        } else {
+            failures = 0;
+        }
+        committed
+    };
+    committables.iter().map(commit).collect()
 }
 
 /// A commit that is done.
@@ -79,45 +108,34 @@ impl CommitError {
     }
 }
 
-/// Commits handles, each by its sink's committer. A sink that fails [`FAILURES`] times in a row is left alone for this time.
+/// Commits handles, those of a sink together, by its committer.
 #[must_use]
 pub fn commit_all(program: &Program, job: &JobId, handles: &[CommitHandle]) -> Vec<CommitOutcome> {
-    let mut sinks: BTreeMap<OperatorUid, Pass> = BTreeMap::new();
-    let commit = |CommitHandle { sink, committable, .. }: &CommitHandle| {
-        let new = || Pass { committer: committer_of(program, job, sink), failures: 0, last: String::new() };
-        match sinks.entry(sink.clone()).or_insert_with(new).commit(committable) {
-            CommitOutcome::Retry(message) => CommitOutcome::Retry(format!("sink '{sink}': {message}")),
-            outcome => outcome,
-        }
-    };
-    handles.iter().map(commit).collect()
-}
-
-/// One sink while handles are committed.
-struct Pass {
-    committer: Result<Box<dyn Committer>, String>,
-    /// In a row.
-    failures: u32,
-    last: String,
-}
-
-impl Pass {
-    fn commit(&mut self, committable: &Committable) -> CommitOutcome {
-        let committer = match &mut self.committer {
-            Err(message) => return CommitOutcome::Retry(message.clone()),
-            Ok(_) if self.failures == FAILURES => return CommitOutcome::Retry(self.last.clone()),
-            Ok(committer) => committer,
+    let mut sinks: BTreeMap<&OperatorUid, Vec<usize>> = BTreeMap::new();
+    for (place, handle) in handles.iter().enumerate() {
+        sinks.entry(&handle.sink).or_default().push(place);
+    }
+    let mut outcomes = vec![None; handles.len()];
+    for (sink, places) in sinks {
+        let own: Vec<&Committable> = places.iter().map(|place| &handles[*place].committable).collect();
+        let committed = match committer_of(program, job, sink) {
+            Ok(mut committer) => committer.commit_each(&own),
+            Err(message) => own.iter().map(|_| Err(CommitError::Retriable(message.clone()))).collect(),
         };
-        let committed = committer.commit(committable);
-        self.failures = if matches!(committed, Err(CommitError::Retriable(_))) { self.failures + 1 } else { 0 };
-        match committed {
-            Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
-            Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
-            Err(CommitError::Retriable(message)) => {
-                self.last.clone_from(&message);
-                CommitOutcome::Retry(message)
-            }
+        for (place, committed) in places.into_iter().zip(committed) {
+            outcomes[place] = Some(outcome_of(sink, committed));
         }
+    }
+    let unanswered =
+        || CommitOutcome::Retry("a sink's committer gave no answer; this is a fault of the sink".to_owned());
+    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unanswered)).collect()
+}
+
+fn outcome_of(sink: &OperatorUid, committed: Result<Commit, CommitError>) -> CommitOutcome {
+    match committed {
+        Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
+        Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
+        Err(CommitError::Retriable(message)) => CommitOutcome::Retry(format!("sink '{sink}': {message}")),
     }
 }
 

@@ -50,11 +50,12 @@ pub trait Subject {
 /// # Errors
 /// What did not hold, and where.
 pub fn check<S: Subject>(fresh: impl Fn() -> Result<S, String>) -> Result<(), String> {
-    let scenarios: [(&str, Scenario<S>); 9] = [
+    let scenarios: [(&str, Scenario<S>); 10] = [
         ("rows are visible from their commit on, and not before", visible_from_commit),
         ("a crash before and after each call", crash_everywhere),
         ("a commit that is repeated", commit_twice),
         ("a commit by two at once", commit_at_once),
+        ("many checkpoints by one writer", many_checkpoints),
         ("handles that failed checkpoints carry", carried_handles),
         ("an abort spares unsettled handles", abort_spares),
         ("an abort takes what a lost attempt left", abort_takes),
@@ -151,6 +152,13 @@ impl Writer {
         self.sink.write(batch).map_err(failed)
     }
 
+    /// The checkpoint with these handles is complete.
+    fn completed(&mut self, checkpoint: u64, handles: &[Committable]) {
+        let oldest = handles.iter().map(|handle| handle.checkpoint).min();
+        let settled_before = oldest.unwrap_or(CheckpointId(checkpoint + 1));
+        self.sink.checkpoint_completed(CheckpointId(checkpoint), settled_before);
+    }
+
     fn stage(&mut self, checkpoint: u64) -> Result<Vec<Committable>, String> {
         self.until("the pre-commit", |sink| sink.flush())?;
         self.sink.committables(CheckpointId(checkpoint)).map_err(failed)
@@ -213,10 +221,11 @@ fn visible_from_commit<S: Subject>(subject: &S) -> Result<(), String> {
     writer.write(subject.rows(10..20))?;
     commit(subject, &handles)?;
     expect(subject, 0..10, "after the commit")?;
-    writer.sink.checkpoint_completed(CheckpointId(1));
-    commit(subject, &writer.stage(2)?)?;
+    writer.completed(1, &handles);
+    let handles = writer.stage(2)?;
+    commit(subject, &handles)?;
     expect(subject, 0..20, "after the second commit")?;
-    writer.sink.checkpoint_completed(CheckpointId(2));
+    writer.completed(2, &handles);
     let empty = writer.stage(3)?;
     if !empty.is_empty() {
         return Err("a checkpoint without rows has handles".to_owned());
@@ -278,7 +287,7 @@ fn attempt<S: Subject>(subject: &S, run: Run, from: &Complete, crash: u32) -> Re
             }
             commit(subject, &[handle])?;
         }
-        writer.sink.checkpoint_completed(CheckpointId(id));
+        writer.completed(id, &complete.handles);
     }
     Ok((complete, true))
 }
@@ -318,7 +327,7 @@ fn commit_twice<S: Subject>(subject: &S) -> Result<(), String> {
         return Err("a second commit claims to have committed".to_owned());
     }
     writer.write(subject.rows(5..9))?;
-    writer.sink.checkpoint_completed(CheckpointId(1));
+    writer.completed(1, &handles);
     let later = writer.stage(2)?;
     // A late repetition by a process that has been asleep, while the next transaction is staged, and after its commit.
     commit(subject, &handles)?;
@@ -342,6 +351,32 @@ fn commit_at_once<S: Subject>(subject: &S) -> Result<(), String> {
     });
     results.into_iter().collect::<Result<Vec<()>, String>>()?;
     expect(subject, 0..8, "after two commits at once")
+}
+
+/// What a writer uses again, it uses when its handle is settled, and not before. Commits come late, and in the wrong order.
+fn many_checkpoints<S: Subject>(subject: &S) -> Result<(), String> {
+    let mut writer = Writer::open(subject, run(1, 1))?;
+    let mut unsettled: Vec<Committable> = Vec::new();
+    for checkpoint in 1..=12 {
+        let from = (checkpoint as i64 - 1) * 2;
+        writer.write(subject.rows(from..from + 2))?;
+        for handle in writer.stage(checkpoint)? {
+            if !unsettled.contains(&handle) {
+                unsettled.push(handle);
+            }
+        }
+        writer.completed(checkpoint, &unsettled);
+        if checkpoint % 3 == 0 {
+            unsettled.reverse();
+            commit(subject, &unsettled)?;
+            unsettled.clear();
+            expect(subject, 0..from + 2, "after the commits of three checkpoints")?;
+        }
+    }
+    drop(writer);
+    abort(subject, run(1, 2), &[])?;
+    expect(subject, 0..24, "at the end")?;
+    expect_nothing_open(subject)
 }
 
 fn carried_handles<S: Subject>(subject: &S) -> Result<(), String> {
@@ -402,7 +437,7 @@ fn zombie<S: Subject>(subject: &S) -> Result<(), String> {
     let mut zombie = Writer::open(subject, run(1, 1))?;
     zombie.write(subject.rows(0..4))?;
     let handles = zombie.stage(1)?;
-    zombie.sink.checkpoint_completed(CheckpointId(1));
+    zombie.completed(1, &handles);
     zombie.write(subject.rows(100..104))?;
     // Everybody believes it dead; the checkpoint is the last complete one.
     commit(subject, &handles)?;

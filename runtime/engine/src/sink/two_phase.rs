@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::TaskIdentity;
 use sluice_protocol::state::Committable;
-use sluice_protocol::{Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskIndex};
+use sluice_protocol::{Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskIndex, Timestamp};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -59,6 +59,12 @@ pub trait TwoPhaseCommitSink: Send {
     /// # Errors
     /// When rows are lost: the task must restart.
     fn pre_commit(&mut self) -> Result<PreCommit, TaskError>;
+
+    /// A complete checkpoint is without this handle: it is committed, or was given up, and nobody sends its commit again.
+    /// What it occupied may be used anew (S2).
+    fn settled(&mut self, handle: &Committable) {
+        let _ = handle;
+    }
 }
 
 /// How far a pre-commit is.
@@ -75,6 +81,8 @@ pub enum PreCommit {
 pub struct Staged {
     /// Of the sink's own format of the bytes: raised when it changes, so that an older release can refuse it by name.
     pub version: u32,
+    /// When it is gone unless it is committed before, by the clock of day (S4); `None`: it keeps.
+    pub expires_at: Option<Timestamp>,
     /// What the committer needs to find it.
     pub bytes: Vec<u8>,
 }
@@ -139,12 +147,22 @@ pub struct Transactional<S> {
     is_open: bool,
     staged: Vec<Staged>,
     carried: Vec<Committable>,
+    /// Handed over with a complete checkpoint, and not known to be settled.
+    unsettled: Vec<Committable>,
 }
 
 impl<S: TwoPhaseCommitSink> Transactional<S> {
     /// Of this writer.
     pub const fn new(sink: S) -> Self {
-        Self { sink, writer: None, slot: 0, is_open: false, staged: Vec::new(), carried: Vec::new() }
+        Self {
+            sink,
+            writer: None,
+            slot: 0,
+            is_open: false,
+            staged: Vec::new(),
+            carried: Vec::new(),
+            unsettled: Vec::new(),
+        }
     }
 
     fn begin(&mut self) -> Result<(), TaskError> {
@@ -192,7 +210,12 @@ impl<S: TwoPhaseCommitSink> Sink for Transactional<S> {
 
     fn committables(&mut self, checkpoint: CheckpointId) -> Result<Vec<Committable>, TaskError> {
         let staged = std::mem::take(&mut self.staged).into_iter();
-        self.carried.extend(staged.map(|Staged { version, bytes }| Committable { version, checkpoint, bytes }));
+        self.carried.extend(staged.map(|Staged { version, expires_at, bytes }| Committable {
+            version,
+            checkpoint,
+            expires_at,
+            bytes,
+        }));
         let checkpoints: BTreeSet<_> = self.carried.iter().map(|one| one.checkpoint).collect();
         if checkpoints.len() > CARRIED_CHECKPOINTS {
             return Err(TaskError::External(format!(
@@ -206,8 +229,10 @@ impl<S: TwoPhaseCommitSink> Sink for Transactional<S> {
     }
 
     /// From here on they are the JobManager's to commit and to carry.
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
-        self.carried.retain(|one| one.checkpoint > checkpoint);
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+        self.unsettled.extend(self.carried.extract_if(.., |one| one.checkpoint <= checkpoint));
+        let settled: Vec<_> = self.unsettled.extract_if(.., |one| one.checkpoint < settled_before).collect();
+        settled.iter().for_each(|handle| self.sink.settled(handle));
     }
 }
 

@@ -285,9 +285,9 @@ impl Chain {
         Ok(())
     }
 
-    pub(super) fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
+    pub(super) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
         if let Some(end) = &mut self.end.sink {
-            end.sink.checkpoint_completed(checkpoint);
+            end.sink.checkpoint_completed(checkpoint, settled_before);
         }
     }
 

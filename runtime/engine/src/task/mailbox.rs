@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) enum Command {
     Trigger(Barrier),
-    Completed(CheckpointId),
+    Completed { checkpoint: CheckpointId, settled_before: CheckpointId },
     Aborted(CheckpointId),
     Cancel,
 }
@@ -39,9 +39,10 @@ impl TaskHandle {
         self.send(Command::Trigger(barrier));
     }
 
-    /// This checkpoint and all before it are complete (B5).
-    pub fn checkpoint_completed(&self, checkpoint: CheckpointId) {
-        self.send(Command::Completed(checkpoint));
+    /// This checkpoint and all before it are complete (B5); handles of sinks that were staged with checkpoints before
+    /// `settled_before` are settled.
+    pub fn checkpoint_completed(&self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+        self.send(Command::Completed { checkpoint, settled_before });
     }
 
     /// Only this checkpoint was given up (B5): its barrier still passes, its state is not frozen any more, and sources

@@ -112,8 +112,8 @@ impl ActiveRun {
     }
 
     /// Covers all earlier checkpoints (B5): of those nothing is stored any more.
-    pub(crate) fn checkpoint_completed(&mut self, checkpoint: CheckpointId) {
-        self.handles().for_each(|handle| handle.checkpoint_completed(checkpoint));
+    pub(crate) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+        self.handles().for_each(|handle| handle.checkpoint_completed(checkpoint, settled_before));
         self.aborts.retain(|id, _| *id > checkpoint);
     }
 

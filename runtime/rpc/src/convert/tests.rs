@@ -121,8 +121,11 @@ fn to_task_manager() -> impl Strategy<Value = ToTaskManager> {
         deployment().prop_map(|deployment| ToTaskManager::Deploy(Box::new(deployment))),
         run().prop_map(|run| ToTaskManager::CancelTasks { run }),
         (run(), barrier).prop_map(|(run, barrier)| ToTaskManager::TriggerCheckpoint { run, barrier }),
-        (run(), any::<u64>())
-            .prop_map(|(run, id)| ToTaskManager::CheckpointCompleted { run, checkpoint: CheckpointId(id) }),
+        (run(), any::<u64>(), any::<u64>()).prop_map(|(run, id, before)| ToTaskManager::CheckpointCompleted {
+            run,
+            checkpoint: CheckpointId(id),
+            settled_before: CheckpointId(before),
+        }),
         (run(), any::<u64>())
             .prop_map(|(run, id)| ToTaskManager::CheckpointAborted { run, checkpoint: CheckpointId(id) }),
         Just(ToTaskManager::Shutdown),

@@ -28,8 +28,12 @@ impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
                     barrier: write_json(barrier, "TriggerCheckpoint.barrier", "a barrier")?,
                 })
             }
-            ToTaskManager::CheckpointCompleted { run: of, checkpoint } => {
-                Message::CheckpointCompleted(v1::CheckpointCompleted { run: run(*of), checkpoint: checkpoint.0 })
+            ToTaskManager::CheckpointCompleted { run: of, checkpoint, settled_before } => {
+                Message::CheckpointCompleted(v1::CheckpointCompleted {
+                    run: run(*of),
+                    checkpoint: checkpoint.0,
+                    settled_before: settled_before.0,
+                })
             }
             ToTaskManager::CheckpointAborted { run: of, checkpoint } => {
                 Message::CheckpointAborted(v1::CheckpointAborted { run: run(*of), checkpoint: checkpoint.0 })
@@ -58,6 +62,7 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
             Message::CheckpointCompleted(m) => Self::CheckpointCompleted {
                 run: Place("CheckpointCompleted").run(m.run)?,
                 checkpoint: CheckpointId(m.checkpoint),
+                settled_before: CheckpointId(m.settled_before),
             },
             Message::CheckpointAborted(m) => Self::CheckpointAborted {
                 run: Place("CheckpointAborted").run(m.run)?,

@@ -532,6 +532,9 @@ pub struct CheckpointCompleted {
     pub run: ::core::option::Option<RunId>,
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
+    /// No handle of a checkpoint before this one is in it.
+    #[prost(uint64, tag = "3")]
+    pub settled_before: u64,
 }
 /// A checkpoint is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -53,7 +53,7 @@ impl TwoPhaseCommitSink for Writer {
     fn pre_commit(&mut self) -> Result<PreCommit, TaskError> {
         let mut archive = self.archive.lock().unwrap_or_else(PoisonError::into_inner);
         archive.staged.insert(self.name.clone(), std::mem::take(&mut self.rows));
-        Ok(PreCommit::Staged(vec![Staged { version: 1, bytes: self.name.clone().into_bytes() }]))
+        Ok(PreCommit::Staged(vec![Staged { version: 1, expires_at: None, bytes: self.name.clone().into_bytes() }]))
     }
 }
 

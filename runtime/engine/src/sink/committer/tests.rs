@@ -50,7 +50,8 @@ fn vertex(uid: &str, asked: &Arc<AtomicU32>) -> VertexProgram {
 }
 
 fn handle(sink: &str, number: u64, answers: u8) -> CommitHandle {
-    let committable = Committable { version: 1, checkpoint: CheckpointId(number), bytes: vec![answers] };
+    let committable =
+        Committable { version: 1, checkpoint: CheckpointId(number), expires_at: None, bytes: vec![answers] };
     CommitHandle { sink: sink.into(), subtask: SubtaskIndex(0), committable }
 }
 

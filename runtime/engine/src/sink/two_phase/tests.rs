@@ -66,7 +66,11 @@ impl TwoPhaseCommitSink for Recording {
             return Ok(PreCommit::Pending);
         }
         self.calls.lock().unwrap().push("staged".to_owned());
-        Ok(PreCommit::Staged(vec![Staged { version: 1, bytes: vec![1] }]))
+        Ok(PreCommit::Staged(vec![Staged { version: 1, expires_at: None, bytes: vec![1] }]))
+    }
+
+    fn settled(&mut self, handle: &Committable) {
+        self.calls.lock().unwrap().push(format!("settled {}", handle.checkpoint));
     }
 }
 
@@ -111,10 +115,31 @@ fn k3_handles_are_carried_until_a_checkpoint_with_them_is_complete() {
         sink.write(batch()).unwrap();
         assert_eq!(checkpoints(&mut sink, checkpoint), carried);
     }
-    sink.checkpoint_completed(CheckpointId(2));
+    sink.checkpoint_completed(CheckpointId(2), CheckpointId(1));
     assert_eq!(checkpoints(&mut sink, 4), [3]);
-    sink.checkpoint_completed(CheckpointId(4));
+    sink.checkpoint_completed(CheckpointId(4), CheckpointId(3));
     assert_eq!(checkpoints(&mut sink, 5), [0_u64; 0]);
+}
+
+#[test]
+fn s2_a_writer_hears_of_a_handle_when_a_complete_checkpoint_is_without_it() {
+    let calls = Calls::default();
+    let mut sink = sink(&calls);
+    let settled = |calls: &Calls| -> Vec<String> {
+        let calls = std::mem::take(&mut *calls.lock().unwrap());
+        calls.iter().filter_map(|call| call.strip_prefix("settled ").map(str::to_owned)).collect()
+    };
+    for checkpoint in 1..=3 {
+        sink.write(batch()).unwrap();
+        checkpoints(&mut sink, checkpoint);
+    }
+    assert_eq!(settled(&calls), [""; 0]);
+    sink.checkpoint_completed(CheckpointId(2), CheckpointId(1));
+    assert_eq!(settled(&calls), [""; 0], "the checkpoint holds both");
+    sink.checkpoint_completed(CheckpointId(3), CheckpointId(2));
+    assert_eq!(settled(&calls), ["1"]);
+    sink.checkpoint_completed(CheckpointId(4), CheckpointId(5));
+    assert_eq!(settled(&calls), ["2", "3"]);
 }
 
 #[test]

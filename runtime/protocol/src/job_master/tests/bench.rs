@@ -490,7 +490,7 @@ impl Bench {
         }
         let carried = self.carried.entry(subtask).or_default();
         let bytes = format!("{run}/{subtask}/{checkpoint}").into_bytes();
-        carried.push(Committable { version: 1, checkpoint, bytes });
+        carried.push(Committable { version: 1, checkpoint, expires_at: None, bytes });
         state.operators.push(OperatorSnapshot {
             uid: "out".into(),
             subtask: subtask.index,

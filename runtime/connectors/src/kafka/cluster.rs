@@ -1,0 +1,266 @@
+//! Connections for the few messages that librdkafka does not send, and where to send them.
+//!
+//! Everything blocks, each request at most [`REQUEST_TIMEOUT`]. A connection on which something went wrong is closed, and
+//! what was looked up is forgotten: the next request begins anew. Versions of messages are those that Kafka 3.0 knows.
+
+use super::properties::ClientProperties;
+use bytes::{Buf as _, Bytes, BytesMut};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::MetadataResponseBroker;
+use kafka_protocol::messages::{FindCoordinatorRequest, MetadataRequest, RequestHeader, ResponseHeader, TopicName};
+use kafka_protocol::protocol::{
+    Decodable as _, HeaderVersion as _, Request, StrBytes, encode_request_header_into_buffer,
+};
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A broker that says nothing for so long is given up.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// No answer of these messages comes near it.
+const LARGEST_ANSWER: usize = 64 << 20;
+
+/// A coordinator of transactions, as `FindCoordinator` numbers them.
+const TRANSACTION: i8 = 1;
+
+/// A request that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Trouble {
+    /// No answer: nothing is known of what became of it.
+    #[error("the Kafka broker at {address} does not answer: {reason}")]
+    Unreachable {
+        /// Which.
+        address: String,
+        /// What the connection says.
+        reason: String,
+    },
+    /// The brokers answer that another time may be better.
+    #[error("the Kafka brokers cannot {what} now ({code}: {name})")]
+    NotNow {
+        /// What was asked for.
+        what: String,
+        /// Kafka's number of the error.
+        code: i16,
+        /// Its name.
+        name: String,
+    },
+    /// They refuse.
+    #[error("the Kafka brokers refuse to {what} ({code}: {name}){hint}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Kafka's number of the error.
+        code: i16,
+        /// Its name.
+        name: String,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+impl Trouble {
+    /// Of an error code that is none of success.
+    pub(super) fn of(what: impl Into<String>, code: i16) -> Self {
+        use kafka_protocol::error::ResponseError;
+        let known = ResponseError::try_from_code(code);
+        let name = known.as_ref().map_or_else(|| "unknown".to_owned(), |error| format!("{error:?}"));
+        let what = what.into();
+        let hint = match code {
+            29 | 31 | 53 => "; the principal of 'properties.*' lacks a right: docs/kafka.md lists what the sink needs",
+            50 => "; set 'properties.transaction.timeout.ms' to at most the brokers' transaction.max.timeout.ms",
+            _ => "",
+        };
+        match known {
+            Some(error) if error.is_retriable() => Self::NotNow { what, code, name },
+            _ => Self::Refused { what, code, name, hint },
+        }
+    }
+}
+
+/// One connection.
+struct Connection {
+    stream: TcpStream,
+    correlation: i32,
+}
+
+impl Connection {
+    fn open(address: &str) -> io::Result<Self> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for socket in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&socket, CONNECT_TIMEOUT) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+                    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+                    return Ok(Self { stream, correlation: 0 });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn ask<Q: Request>(&mut self, version: i16, request: &Q) -> io::Result<Q::Response> {
+        self.correlation += 1;
+        let header = RequestHeader::default()
+            .with_request_api_key(Q::KEY)
+            .with_request_api_version(version)
+            .with_correlation_id(self.correlation)
+            .with_client_id(Some(StrBytes::from_static_str("sluice")));
+        let mut body = BytesMut::new();
+        encode_request_header_into_buffer(&mut body, &header).map_err(invalid)?;
+        request.encode(&mut body, version).map_err(invalid)?;
+        let length = u32::try_from(body.len()).map_err(invalid)?;
+        let mut frame = BytesMut::with_capacity(body.len() + 4);
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(&body);
+        self.stream.write_all(&frame)?;
+        let mut answer = self.receive()?;
+        let header = ResponseHeader::decode(&mut answer, Q::Response::header_version(version)).map_err(invalid)?;
+        if header.correlation_id != self.correlation {
+            return Err(invalid("the answer belongs to another request"));
+        }
+        Q::Response::decode(&mut answer, version).map_err(invalid)
+    }
+
+    fn receive(&mut self) -> io::Result<Bytes> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > LARGEST_ANSWER {
+            return Err(invalid("the answer is no Kafka message; is the port one with TLS?"));
+        }
+        let mut answer = BytesMut::zeroed(length);
+        self.stream.read_exact(&mut answer)?;
+        Ok(answer.copy_to_bytes(length))
+    }
+}
+
+fn invalid(reason: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_string())
+}
+
+/// The brokers, as one client sees them.
+pub(super) struct Cluster {
+    bootstrap: Vec<String>,
+    connections: BTreeMap<String, Connection>,
+    coordinators: BTreeMap<String, String>,
+}
+
+impl Cluster {
+    /// Nothing is connected yet.
+    pub(super) fn new(properties: &ClientProperties) -> Self {
+        let addresses = properties.bootstrap_servers().split(',').map(str::trim).filter(|one| !one.is_empty());
+        // librdkafka takes addresses with a protocol before them, and without a port.
+        let plain = |one: &str| {
+            let one = one.rsplit_once("://").map_or(one, |(_, rest)| rest);
+            if one.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+                one.to_owned()
+            } else {
+                format!("{one}:9092")
+            }
+        };
+        Self { bootstrap: addresses.map(plain).collect(), connections: BTreeMap::new(), coordinators: BTreeMap::new() }
+    }
+
+    /// Asks the broker at this address.
+    pub(super) fn ask<Q: Request>(&mut self, address: &str, version: i16, request: &Q) -> Result<Q::Response, Trouble> {
+        let asked = match self.connections.get_mut(address) {
+            Some(connection) => connection.ask(version, request),
+            None => Connection::open(address).and_then(|connection| {
+                self.connections.entry(address.to_owned()).or_insert(connection).ask(version, request)
+            }),
+        };
+        asked.map_err(|error| {
+            self.forget_broker(address);
+            Trouble::Unreachable { address: address.to_owned(), reason: error.to_string() }
+        })
+    }
+
+    fn forget_broker(&mut self, address: &str) {
+        self.connections.remove(address);
+        self.coordinators.retain(|_, at| at != address);
+    }
+
+    /// The coordinator of this id moved, or may have.
+    pub(super) fn forget_coordinator(&mut self, transactional_id: &str) {
+        self.coordinators.remove(transactional_id);
+    }
+
+    /// Asks any broker that answers, those that are connected first.
+    fn ask_any<Q: Request>(&mut self, version: i16, request: &Q) -> Result<Q::Response, Trouble> {
+        let connected = self.connections.keys().cloned();
+        let addresses: Vec<String> = connected.chain(self.bootstrap.iter().cloned()).collect();
+        let reason = "'properties.bootstrap.servers' names no broker".to_owned();
+        let mut last = Trouble::Unreachable { address: String::new(), reason };
+        for address in addresses {
+            match self.ask(&address, version, request) {
+                Ok(answer) => return Ok(answer),
+                Err(trouble) => last = trouble,
+            }
+        }
+        Err(last)
+    }
+
+    /// Where the coordinator of a transactional id is. Asking also makes the cluster keep transactions, if it never did.
+    pub(super) fn coordinator(&mut self, transactional_id: &str) -> Result<String, Trouble> {
+        if let Some(known) = self.coordinators.get(transactional_id) {
+            return Ok(known.clone());
+        }
+        let request = FindCoordinatorRequest::default()
+            .with_key_type(TRANSACTION)
+            .with_coordinator_keys(vec![StrBytes::from_string(transactional_id.to_owned())]);
+        let answer = self.ask_any(4, &request)?;
+        let what = || format!("name the coordinator of transactional id '{transactional_id}'");
+        // Kafka's "the coordinator is not available".
+        let Some(found) = answer.coordinators.first() else { return Err(Trouble::of(what(), 15)) };
+        if found.error_code != 0 {
+            return Err(Trouble::of(what(), found.error_code));
+        }
+        let address = format!("{}:{}", found.host.as_str(), found.port);
+        self.coordinators.insert(transactional_id.to_owned(), address.clone());
+        Ok(address)
+    }
+
+    /// All brokers, by number and address.
+    pub(super) fn brokers(&mut self) -> Result<Vec<(i32, String)>, Trouble> {
+        let request = MetadataRequest::default().with_topics(Some(Vec::new()));
+        let answer = self.ask_any(9, &request)?;
+        let place =
+            |broker: &MetadataResponseBroker| (broker.node_id.0, format!("{}:{}", broker.host.as_str(), broker.port));
+        Ok(answer.brokers.iter().map(place).collect())
+    }
+
+    /// The leader of each partition of a topic, by address. A topic that is gone has none.
+    pub(super) fn leaders(&mut self, topic: &str) -> Result<BTreeMap<i32, String>, Trouble> {
+        let name = TopicName(StrBytes::from_string(topic.to_owned()));
+        let asked = MetadataRequestTopic::default().with_name(Some(name));
+        let request = MetadataRequest::default().with_topics(Some(vec![asked])).with_allow_auto_topic_creation(false);
+        let answer = self.ask_any(9, &request)?;
+        let places: BTreeMap<i32, String> = answer
+            .brokers
+            .iter()
+            .map(|broker| (broker.node_id.0, format!("{}:{}", broker.host.as_str(), broker.port)))
+            .collect();
+        let Some(found) = answer.topics.first() else { return Ok(BTreeMap::new()) };
+        match found.error_code {
+            0 => {}
+            // It does not exist.
+            3 => return Ok(BTreeMap::new()),
+            code => return Err(Trouble::of(format!("describe topic '{topic}'"), code)),
+        }
+        let leader = |partition: &kafka_protocol::messages::metadata_response::MetadataResponsePartition| {
+            let what = || format!("name the leader of partition {} of topic '{topic}'", partition.partition_index);
+            match places.get(&partition.leader_id.0) {
+                Some(address) => Ok((partition.partition_index, address.clone())),
+                // Kafka's "there is no leader".
+                None => Err(Trouble::of(what(), if partition.error_code == 0 { 5 } else { partition.error_code })),
+            }
+        };
+        found.partitions.iter().map(leader).collect()
+    }
+}

@@ -1,0 +1,314 @@
+//! The producers of a writer's transactional ids, made, renewed and ended on a thread of their own (S2, S3).
+//!
+//! librdkafka's calls for transactions block, some for a second; the task's thread makes none of them. Callers rely on: a
+//! slot that is handed out has begun a transaction and sent nothing, and an id is initialised or begins anew only after its
+//! handle is settled.
+
+use super::client::{Lookup, OPEN_TIMEOUT};
+use super::options::SinkOptions;
+use super::sink::{Deliveries, KafkaProducer, Writing, build_producer};
+use super::transactions::{Described, Handle, State, Transactions};
+use rdkafka::producer::Producer as _;
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::Waker;
+use sluice_engine::sink::{SinkContext, TransactionId};
+use sluice_protocol::{SubtaskIndex, Timestamp};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// A producer that could not be made is tried again after so long.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The brokers' default for the largest timeout, where they do not tell theirs.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// How long the end of a transaction that is committed already may take at the producer.
+const RENEWAL: Duration = Duration::from_secs(10);
+
+/// One transactional id and its producer.
+pub(super) struct Slot {
+    number: u64,
+    /// The transactional id.
+    pub(super) id: String,
+    /// What is written to it.
+    pub(super) writing: Writing,
+}
+
+/// What the coordinator says of a transaction to which all was delivered.
+pub(super) struct Ready {
+    id: String,
+    found: Option<Described>,
+}
+
+impl Ready {
+    /// The transaction's name for ever, and when it is gone unless it is committed.
+    pub(super) fn to_handle(&self, options: &SinkOptions) -> Result<(Handle, Timestamp), TaskError> {
+        let found = self.found.as_ref().filter(|found| found.state == State::Ongoing && found.started_at >= 0);
+        let Some(found) = found else {
+            return Err(TaskError::External(format!(
+                "table '{}': rows were written to topic '{}' in a transaction of '{}' which the Kafka brokers do not hold \
+                 open ({}). The job restarts from its last checkpoint and writes them again",
+                options.table,
+                options.topic,
+                self.id,
+                self.found
+                    .as_ref()
+                    .map_or_else(|| "the id is unknown".to_owned(), |found| format!("{:?}", found.state)),
+            )));
+        };
+        let handle = Handle {
+            transactional_id: self.id.clone(),
+            producer_id: found.producer_id,
+            epoch: found.epoch,
+            started_at: found.started_at,
+            partitions: found.partitions.clone(),
+        };
+        let timeout = u64::try_from(found.timeout.as_millis()).unwrap_or(u64::MAX);
+        let expires_at = u64::try_from(found.started_at).unwrap_or_default().saturating_add(timeout);
+        Ok((handle, Timestamp(expires_at)))
+    }
+}
+
+enum Order {
+    Prepare(u64),
+    Renew(Box<Slot>),
+    End(Vec<Slot>),
+}
+
+enum Answer {
+    Made(Box<Slot>),
+    Renewed(Box<Slot>),
+    Described(Result<Ready, TaskError>),
+}
+
+/// Makes slots, in the order they are asked for.
+struct Maker {
+    options: Arc<SinkOptions>,
+    /// After how long brokers abort a transaction, in milliseconds.
+    timeout: String,
+    /// Names the transactions, but for the slot.
+    name: TransactionId,
+    waker: Waker,
+    /// The writer is gone.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Maker {
+    fn id(&self, number: u64) -> String {
+        let name = TransactionId { slot: number, ..self.name.clone() };
+        format!("{}{name}", self.options.transactional_id_prefix)
+    }
+
+    fn build(&self, number: u64) -> Result<(String, KafkaProducer, Arc<Deliveries>), TaskError> {
+        let id = self.id(number);
+        let deliveries = Arc::new(Deliveries::new(Arc::clone(&self.waker)));
+        let producer = build_producer(
+            &self.options,
+            Arc::clone(&deliveries),
+            &[("transactional.id", &id), ("transaction.timeout.ms", &self.timeout)],
+        )?;
+        Ok((id, producer, deliveries))
+    }
+
+    fn begin(
+        &self,
+        number: u64,
+        (id, producer, deliveries): (String, KafkaProducer, Arc<Deliveries>),
+    ) -> Result<Slot, TaskError> {
+        let begun = producer.init_transactions(OPEN_TIMEOUT).and_then(|()| producer.begin_transaction());
+        match begun {
+            Ok(()) => Ok(Slot { number, id, writing: Writing::new(producer, deliveries) }),
+            Err(error) => Err(TaskError::Unavailable(format!(
+                "table '{}': the Kafka brokers at {} do not take a transaction with transactional id '{id}': {error}. The \
+                 principal needs WRITE and DESCRIBE on transactional ids that begin with '{}', and \
+                 'properties.transaction.timeout.ms' must not be above the brokers' transaction.max.timeout.ms",
+                self.options.table,
+                self.options.properties.bootstrap_servers(),
+                self.options.transactional_id_prefix,
+            ))),
+        }
+    }
+
+    /// As often as it takes; `None`: the writer is gone.
+    fn make(&self, number: u64) -> Option<Slot> {
+        while !self.is_over.load(Ordering::Acquire) {
+            match self.build(number).and_then(|parts| self.begin(number, parts)) {
+                Ok(slot) => return Some(slot),
+                Err(error) => tracing::warn!(%error, "tried again"),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
+    }
+
+    /// The transaction is committed, of which librdkafka has not heard: it commits again, which the coordinator takes for
+    /// done. Where that is not so (the transaction was lost, and given up) the id is initialised anew.
+    fn renew(&self, slot: Slot) -> Option<Slot> {
+        let producer = &slot.writing.producer;
+        match producer.commit_transaction(RENEWAL).and_then(|()| producer.begin_transaction()) {
+            Ok(()) => Some(Slot { writing: slot.writing.anew(), ..slot }),
+            Err(error) => {
+                tracing::info!(%error, id = slot.id, "a producer is made anew");
+                let number = slot.number;
+                drop(slot);
+                self.make(number)
+            }
+        }
+    }
+}
+
+/// After how long brokers are to abort a transaction (S4): as the user says, else as long as they allow.
+fn timeout_of(options: &SinkOptions) -> Result<Duration, TaskError> {
+    let largest = Transactions::new(&options.properties).largest_timeout().unwrap_or_else(|trouble| {
+        tracing::debug!(%trouble, "the largest timeout of transactions is not known");
+        None
+    });
+    match (options.transaction_timeout, largest) {
+        (Some(wanted), Some(largest)) if wanted > largest => Err(TaskError::BadProgram(format!(
+            "table '{}': the option 'properties.transaction.timeout.ms' is {}, but the Kafka brokers allow at most {} \
+             (transaction.max.timeout.ms): set it to that or less, or leave it away for the largest",
+            options.table,
+            wanted.as_millis(),
+            largest.as_millis()
+        ))),
+        (Some(wanted), _) => Ok(wanted),
+        // More than librdkafka takes is of no use.
+        (None, Some(largest)) => Ok(largest.min(Duration::from_millis(i32::MAX.unsigned_abs().into()))),
+        (None, None) => Ok(DEFAULT_TIMEOUT),
+    }
+}
+
+/// The task's side.
+pub(super) struct Keeper {
+    orders: Sender<Order>,
+    questions: Sender<String>,
+    is_over: Arc<AtomicBool>,
+    answers: Receiver<Answer>,
+    ready: VecDeque<Slot>,
+    described: Option<Result<Ready, TaskError>>,
+    next: u64,
+    is_making: bool,
+}
+
+impl Keeper {
+    /// Makes the first slot, which says whether all is as it must be, and starts the thread for the others.
+    pub(super) fn open(options: Arc<SinkOptions>, context: &SinkContext) -> Result<(Self, Slot), TaskError> {
+        let SinkContext { operator, identity, waker, .. } = context;
+        let SubtaskIndex(subtask) = operator.subtask;
+        let (job, sink, run) = (identity.job.clone(), operator.uid.clone(), identity.run);
+        let name = TransactionId { job, sink, run, subtask: SubtaskIndex(subtask), slot: 0 };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let timeout = timeout_of(&options)?.as_millis().to_string();
+        let maker = Maker { options, timeout, name, waker: Arc::clone(waker), is_over: Arc::clone(&is_over) };
+        let parts = maker.build(0)?;
+        let lookup = Lookup {
+            client: parts.1.client(),
+            log: &parts.1.context().log,
+            table: &maker.options.table,
+            bootstrap_servers: maker.options.properties.bootstrap_servers(),
+            deadline: Instant::now() + OPEN_TIMEOUT,
+        };
+        lookup.partitions(&maker.options.topic, || ())?;
+        let first = maker.begin(0, parts)?;
+        let ((orders, taken), (questions, asked), (given, answers)) = (channel(), channel(), channel());
+        let (answering, options, waker) = (given.clone(), Arc::clone(&maker.options), Arc::clone(waker));
+        start(format!("kafka-slots-{subtask}"), move || make_slots(&maker, &taken, &given))?;
+        start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &asked, &answering))?;
+        let (ready, described) = (VecDeque::new(), None);
+        Ok((Self { orders, questions, is_over, answers, ready, described, next: 1, is_making: false }, first))
+    }
+
+    /// Has another slot made, unless one is on its way.
+    pub(super) fn prepare_one(&mut self) {
+        if !self.is_making {
+            self.is_making = true;
+            self.order(Order::Prepare(self.next));
+            self.next += 1;
+        }
+    }
+
+    /// Its handle is settled: it is to begin anew.
+    pub(super) fn renew(&self, slot: Slot) {
+        self.order(Order::Renew(Box::new(slot)));
+    }
+
+    /// Asks for the state of a transaction.
+    pub(super) fn describe(&self, id: String) {
+        // As below.
+        let _ = self.questions.send(id);
+    }
+
+    /// Lets go of producers; nothing else is to be done.
+    pub(super) fn end(&self, slots: Vec<Slot>) {
+        self.is_over.store(true, Ordering::Release);
+        self.order(Order::End(slots));
+    }
+
+    fn order(&self, order: Order) {
+        // A thread that has ended is told when an answer is looked for.
+        let _ = self.orders.send(order);
+    }
+
+    /// A slot that has begun, if there is one.
+    pub(super) fn take_ready(&mut self) -> Result<Option<Slot>, TaskError> {
+        self.receive()?;
+        Ok(self.ready.pop_front())
+    }
+
+    /// The answer to [`Self::describe`], when it is there.
+    pub(super) fn take_described(&mut self) -> Result<Option<Ready>, TaskError> {
+        self.receive()?;
+        self.described.take().transpose()
+    }
+
+    fn receive(&mut self) -> Result<(), TaskError> {
+        loop {
+            match self.answers.try_recv() {
+                Ok(Answer::Made(slot)) => {
+                    self.is_making = false;
+                    self.ready.push_back(*slot);
+                }
+                Ok(Answer::Renewed(slot)) => self.ready.push_back(*slot),
+                Ok(Answer::Described(described)) => self.described = Some(described),
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => {
+                    return Err(TaskError::Internal("the thread of a Kafka sink's producers has ended".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+fn start(name: String, run: impl FnOnce() + Send + 'static) -> Result<(), TaskError> {
+    let started = std::thread::Builder::new().name(name).spawn(run);
+    started.map(drop).map_err(|error| TaskError::External(format!("no thread for a Kafka sink: {error}")))
+}
+
+/// The thread that makes, renews and ends slots.
+fn make_slots(maker: &Maker, orders: &Receiver<Order>, answers: &Sender<Answer>) {
+    while let Ok(order) = orders.recv() {
+        let answer = match order {
+            Order::Prepare(number) => maker.make(number).map(|slot| Answer::Made(Box::new(slot))),
+            Order::Renew(slot) => maker.renew(*slot).map(|slot| Answer::Renewed(Box::new(slot))),
+            Order::End(slots) => return drop(slots),
+        };
+        if answer.is_some_and(|answer| answers.send(answer).is_ok()) {
+            (maker.waker)();
+        }
+    }
+}
+
+/// The thread that asks for the state of transactions, which a barrier waits for.
+fn describe_all(options: &SinkOptions, waker: &Waker, questions: &Receiver<String>, answers: &Sender<Answer>) {
+    let mut transactions = Transactions::new(&options.properties);
+    while let Ok(id) = questions.recv() {
+        let found = transactions.describe(&id).map_err(|trouble| TaskError::External(trouble.to_string()));
+        if answers.send(Answer::Described(found.map(|found| Ready { id, found }))).is_err() {
+            return;
+        }
+        waker();
+    }
+}

@@ -1,0 +1,160 @@
+//! The exactly-once sink stands the conformance suite, on the real broker.
+
+use crate::broker::{bootstrap, create_topic, read_committed, unique};
+use crate::raw;
+use crate::task::table;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use sluice_engine::batch::Batch;
+use sluice_engine::sink::conformance::{self, Subject};
+use sluice_engine::sink::{Commit, CommitError, CommitterContext, DeliveryGuarantee, SinkFactory};
+use sluice_engine::table::ConnectorCatalog as _;
+use sluice_protocol::state::Committable;
+use sluice_protocol::{CheckpointId, JobId, OperatorUid};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A table of one topic, whose transactional ids begin with a name of its own.
+struct Topic {
+    bootstrap: String,
+    topic: String,
+    prefix: String,
+    factory: Arc<dyn SinkFactory>,
+}
+
+fn batch(numbers: Range<i64>) -> RecordBatch {
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+    RecordBatch::try_from_iter([("n", column)]).unwrap()
+}
+
+impl Topic {
+    fn fresh(bootstrap: &str) -> Self {
+        let topic = create_topic(bootstrap, "exactly-once", 2);
+        let prefix = format!("{}-", unique("pool"));
+        let options = [
+            ("connector", "kafka"),
+            ("topic", topic.as_str()),
+            ("properties.bootstrap.servers", bootstrap),
+            ("format", "json"),
+            ("sink.delivery-guarantee", "exactly-once"),
+            ("sink.transactional-id-prefix", prefix.as_str()),
+        ];
+        let described = table(&batch(0..0).schema(), &[], &options);
+        let factory = sluice_connectors::catalog().sink(&described).unwrap_or_else(|error| panic!("{error}"));
+        Self { bootstrap: bootstrap.to_owned(), topic, prefix, factory }
+    }
+
+    fn open(&self) -> Vec<String> {
+        let mut open = raw::open_transactions(&self.bootstrap);
+        open.retain(|id| id.starts_with(&self.prefix));
+        open
+    }
+
+    fn commit(&self, handle: &Committable) -> Result<Commit, CommitError> {
+        let job = JobId { namespace: "default".into(), name: "conformance".into(), uid: "0c0ffee0-1".into() };
+        let context = CommitterContext { job, sink: OperatorUid::from("out.sink") };
+        self.factory.committer(context).unwrap().unwrap().commit(handle)
+    }
+}
+
+fn text_of(handle: &Committable, field: &str) -> String {
+    let handle: serde_json::Value = serde_json::from_slice(&handle.bytes).unwrap();
+    handle[field].as_str().map_or_else(|| handle[field].to_string(), str::to_owned)
+}
+
+impl Subject for Topic {
+    fn factory(&self) -> &dyn SinkFactory {
+        &*self.factory
+    }
+
+    fn rows(&self, numbers: Range<i64>) -> Batch {
+        Batch::inserts(batch(numbers))
+    }
+
+    fn visible(&self) -> Result<Vec<i64>, String> {
+        let values = read_committed(&self.bootstrap, &self.topic);
+        let number = |value: String| {
+            let row: serde_json::Value = serde_json::from_str(&value).map_err(|error| error.to_string())?;
+            row["n"].as_i64().ok_or(value)
+        };
+        values.into_iter().map(number).collect()
+    }
+
+    fn open_transactions(&self) -> Result<usize, String> {
+        Ok(self.open().len())
+    }
+
+    fn destroy(&self, committable: &Committable) -> Result<(), String> {
+        raw::initialise(&self.bootstrap, &text_of(committable, "transactionalId"));
+        Ok(())
+    }
+}
+
+#[test]
+fn the_exactly_once_sink_stands_the_suite() {
+    let Some(bootstrap) = bootstrap() else { return };
+    raw::wait_for_transactions(&bootstrap);
+    assert_eq!(Topic::fresh(&bootstrap).factory.guarantee(), DeliveryGuarantee::ExactlyOnce);
+    conformance::check(|| Ok(Topic::fresh(&bootstrap))).unwrap();
+}
+
+/// What a coordinator answers in each state, and what the committer makes of it.
+#[test]
+fn a_commit_is_judged_by_what_the_coordinator_describes() {
+    let Some(bootstrap) = bootstrap() else { return };
+    raw::wait_for_transactions(&bootstrap);
+    let subject = Topic::fresh(&bootstrap);
+    let mut writer = crate::task::Writer::of(&*subject.factory).unwrap();
+    let mut stage = |checkpoint: u64| {
+        writer.write(subject.rows(0..3));
+        writer.flush();
+        writer.sink.committables(CheckpointId(checkpoint)).unwrap().pop().unwrap()
+    };
+    let number = |handle: &Committable, field: &str| text_of(handle, field).parse::<i64>().unwrap();
+    let end = |handle: &Committable, commits: bool| {
+        let epoch = i16::try_from(number(handle, "epoch")).unwrap();
+        raw::end(&bootstrap, &text_of(handle, "transactionalId"), number(handle, "producerId"), epoch, commits)
+    };
+
+    // Committed by somebody else, of whose answer nothing is known.
+    let handle = stage(1);
+    assert!(handle.expires_at.is_some_and(|at| at.0 > 1_700_000_000_000), "{handle:?}");
+    assert_eq!(end(&handle, true), 0);
+    assert_eq!(subject.commit(&handle), Ok(Commit::AlreadyCommitted));
+
+    // Aborted.
+    let handle = stage(2);
+    assert_eq!(end(&handle, false), 0);
+    assert!(matches!(subject.commit(&handle), Err(CommitError::Lost(reason)) if reason.contains("aborted")));
+
+    // Initialised by somebody else: the epoch is a higher one.
+    let handle = stage(3);
+    raw::initialise(&bootstrap, &text_of(&handle, "transactionalId"));
+    assert!(matches!(subject.commit(&handle), Err(CommitError::Lost(reason)) if reason.contains("somebody else")));
+
+    // An id that the brokers do not know.
+    let unknown = String::from_utf8(handle.bytes.clone()).unwrap().replace(&subject.prefix, "nobody-");
+    let unknown = Committable { bytes: unknown.into_bytes(), ..handle };
+    assert!(matches!(subject.commit(&unknown), Err(CommitError::Lost(reason)) if reason.contains("know nothing")));
+}
+
+/// Slots that are settled serve again: ids are few, however many checkpoints there are.
+#[test]
+fn ids_come_from_a_small_pool() {
+    let Some(bootstrap) = bootstrap() else { return };
+    raw::wait_for_transactions(&bootstrap);
+    let subject = Topic::fresh(&bootstrap);
+    let mut writer = crate::task::Writer::of(&*subject.factory).unwrap();
+    let mut ids = std::collections::BTreeSet::new();
+    for checkpoint in 1..=20 {
+        writer.write(subject.rows(0..3));
+        writer.flush();
+        let handles = writer.sink.committables(CheckpointId(checkpoint)).unwrap();
+        for handle in &handles {
+            ids.insert(text_of(handle, "transactionalId"));
+            subject.commit(handle).unwrap();
+        }
+        writer.sink.checkpoint_completed(CheckpointId(checkpoint), CheckpointId(checkpoint));
+    }
+    assert_eq!(subject.visible().unwrap().len(), 60);
+    assert!(ids.len() <= 5, "{ids:?}");
+}

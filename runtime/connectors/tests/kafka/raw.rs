@@ -1,0 +1,77 @@
+//! Transactions as the broker lists them, asked for in its own protocol: one connection for each question.
+
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::{
+    EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest, ListTransactionsRequest, ProducerId, RequestHeader,
+    ResponseHeader, TransactionalId,
+};
+use kafka_protocol::protocol::{
+    Decodable as _, HeaderVersion as _, Request, StrBytes, encode_request_header_into_buffer,
+};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+fn ask<Q: Request>(address: &str, version: i16, request: &Q) -> Q::Response {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let header = RequestHeader::default().with_request_api_key(Q::KEY).with_request_api_version(version);
+    let mut frame = BytesMut::new();
+    encode_request_header_into_buffer(&mut frame, &header).unwrap();
+    request.encode(&mut frame, version).unwrap();
+    stream.write_all(&u32::try_from(frame.len()).unwrap().to_be_bytes()).unwrap();
+    stream.write_all(&frame).unwrap();
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer).unwrap();
+    let mut answer = Bytes::from(answer);
+    ResponseHeader::decode(&mut answer, Q::Response::header_version(version)).unwrap();
+    Q::Response::decode(&mut answer, version).unwrap()
+}
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// Has the cluster keep transactions, which it does from the first question for a coordinator on.
+pub(crate) fn wait_for_transactions(address: &str) {
+    let request = FindCoordinatorRequest::default().with_key_type(1).with_coordinator_keys(vec![text("any")]);
+    while ask(address, 4, &request).coordinators[0].error_code != 0 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The transactional ids with open transactions.
+pub(crate) fn open_transactions(address: &str) -> Vec<String> {
+    let request = ListTransactionsRequest::default().with_state_filters(vec![text("Ongoing")]);
+    let answer = ask(address, 0, &request);
+    assert_eq!(answer.error_code, 0);
+    answer.transaction_states.iter().map(|state| state.transactional_id.0.to_string()).collect()
+}
+
+/// Initialises an id, which aborts what it has open.
+pub(crate) fn initialise(address: &str, id: &str) {
+    let request = InitProducerIdRequest::default()
+        .with_transactional_id(Some(TransactionalId(text(id))))
+        .with_transaction_timeout_ms(10_000)
+        .with_producer_id(ProducerId(-1))
+        .with_producer_epoch(-1);
+    loop {
+        match ask(address, 4, &request).error_code {
+            0 => return,
+            // It is at it, or has just started.
+            14 | 16 | 51 => std::thread::sleep(Duration::from_millis(10)),
+            other => panic!("{id} cannot be initialised: {other}"),
+        }
+    }
+}
+
+/// Ends a transaction as librdkafka does.
+pub(crate) fn end(address: &str, id: &str, producer_id: i64, epoch: i16, commits: bool) -> i16 {
+    let request = EndTxnRequest::default()
+        .with_transactional_id(TransactionalId(text(id)))
+        .with_producer_id(ProducerId(producer_id))
+        .with_producer_epoch(epoch)
+        .with_committed(commits);
+    ask(address, 3, &request).error_code
+}
