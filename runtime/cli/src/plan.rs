@@ -9,7 +9,7 @@ use crate::error::CommandError;
 use crate::output;
 use clap::Args;
 use sluice_crds::StreamJob;
-use sluice_node::{JobDescription, build_job, read_manifest};
+use sluice_node::{JobDescription, build_job, explain_job, read_manifest};
 use sluice_protocol::JobId;
 use sluice_protocol::metadata::assign_state;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,11 @@ pub(crate) fn validate(arguments: &ValidateArguments) -> Result<u8, CommandError
 
 /// Prints the plan, and what becomes of a snapshot's state.
 pub(crate) async fn plan(arguments: &PlanArguments) -> Result<u8, CommandError> {
+    let (explained, runs) = explain_job(&read_manifest(&arguments.manifest)?)?;
+    explained.iter().for_each(|plan| output::print(&format!("EXPLAIN\n{plan}\n")));
+    if !runs && !explained.is_empty() && arguments.against.is_none() {
+        return Ok(0);
+    }
     let job = describe(&arguments.manifest)?;
     output::print(&sluice_sql::explain(&job.program));
     let Some(snapshot) = &arguments.against else { return Ok(0) };

@@ -1,18 +1,18 @@
-//! Regular equi-joins over changelogs, inner and left outer: both sides are kept, each change of a side meets what the
+//! Regular equi-joins over changelogs, inner and outer: both sides are kept, each change of a side meets what the
 //! other side holds (Flink's `StreamingJoinOperator`).
 //!
 //! Input 0 is the left side, input 1 the right one; both are partitioned by their join keys and carry full changelogs: a
 //! row goes by `-U` or `-D` with all its columns. What comes out are `+I` and `-D` rows: of a batch first those that go,
 //! then those that come. A row that comes and goes within a batch, or goes and comes again, is no change.
 //!
-//! A NULL in a join key matches nothing: such rows are kept nowhere; a left outer join passes those of the left side on,
-//! padded with NULLs. A left row is padded from the moment when it has no match until the first comes, and again when the
-//! last has gone. Floats come out with one zero and one NaN, as keys do (F3). A retraction of a row that is not there (its
+//! A NULL in a join key matches nothing: such rows are kept nowhere; where their side is outer, they are passed on,
+//! padded with NULLs. A row of an outer side (the left one of LEFT, the right one of RIGHT, both of FULL) is padded from
+//! the moment when it has no match until the first comes, and again when the last has gone. Floats come out with one zero and one NaN, as keys do (F3). A retraction of a row that is not there (its
 //! time to live may be over) is dropped.
 //!
 //! The state, version 1: tables `left` and `right` ([`side`]), one row per distinct row of that side: the key columns,
 //! then the others, by their names (a key column that stands twice is `name$2` the second time), `$rows`: how often the
-//! row is there, and of the left side of a left outer join `$matches`: how many rows of the right side match it.
+//! row is there, and of an outer side `$matches`: how many rows of the other side match it.
 //!
 //! The flow of a batch ([`Join::change`]): the own side counts the rows of the batch ([`side::Side::count`]); the other
 //! side finds its rows with their keys ([`side::Side::find`]); pairs of both, as far as the condition holds, are the
@@ -29,9 +29,10 @@ use crate::keys;
 use crate::operator::{Clock, Collector, Operator, OperatorContext, OperatorFactory, RestoredState, SnapshotWriter};
 use crate::operators::{ExpressionFactory, RowExpression};
 use crate::state::frozen_tables::FrozenTables;
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt8Array};
+use crate::state::whole_rows::with_one_zero;
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, UInt8Array};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Float32Type, Float64Type, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 use pairs::Pairs;
 use side::{Side, SidePlan};
 use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
@@ -44,6 +45,23 @@ pub enum JoinKind {
     Inner,
     /// These, and rows of the left side without a match.
     LeftOuter,
+    /// Pairs, and rows of the right side without a match.
+    RightOuter,
+    /// Pairs, and rows of either side without a match.
+    FullOuter,
+}
+
+impl JoinKind {
+    /// Whether rows of this side, 0 or 1, come out without a match.
+    #[must_use]
+    pub const fn is_outer(self, side: usize) -> bool {
+        match self {
+            Self::Inner => false,
+            Self::LeftOuter => side == 0,
+            Self::RightOuter => side == 1,
+            Self::FullOuter => true,
+        }
+    }
 }
 
 /// An equi-join.
@@ -60,7 +78,7 @@ pub struct JoinSpec {
     pub right_keys: Vec<usize>,
     /// What else must hold: BOOLEAN over the columns of the left side, then those of the right one.
     pub condition: Option<ExpressionFactory>,
-    /// The columns of the left side, then those of the right one, which may be NULL when the join is left outer.
+    /// The columns of the left side, then those of the right one; those of a side may be NULL when the other is outer.
     pub output: SchemaRef,
     /// How long a row of the left side is kept after its last change; `None`: for ever.
     pub left_ttl: Option<TimeSpan>,
@@ -90,8 +108,8 @@ impl JoinFactory {
         check(&spec)?;
         let JoinSpec { kind, left, right, left_keys, right_keys, condition, output, left_ttl, right_ttl } = spec;
         let sides = [
-            SidePlan::new("left", &left, &left_keys, left_ttl, kind == JoinKind::LeftOuter)?,
-            SidePlan::new("right", &right, &right_keys, right_ttl, false)?,
+            SidePlan::new("left", &left, &left_keys, left_ttl, kind.is_outer(0))?,
+            SidePlan::new("right", &right, &right_keys, right_ttl, kind.is_outer(1))?,
         ];
         Ok(Self { plan: Arc::new(Plan { kind, sides, output }), condition })
     }
@@ -179,9 +197,9 @@ impl Operator for Join {
         let Some(matchable) = self.matchable(usize::from(input), &batch.rows) else {
             return self.change(usize::from(input), &batch, out);
         };
-        if input == 0 && self.plan.kind == JoinKind::LeftOuter {
+        if self.plan.kind.is_outer(usize::from(input)) {
             let others: BooleanArray = matchable.values().iter().map(|matchable| Some(!matchable)).collect();
-            pairs::emit_padded_rows(&self.plan.output, &only(&batch, &others)?, out)?;
+            pairs::emit_padded_rows(&self.plan.output, input == 0, &only(&batch, &others)?, out)?;
         }
         self.change(usize::from(input), &only(&batch, &matchable)?, out)
     }
@@ -218,24 +236,27 @@ impl Join {
         other.find(own)?;
         let condition = self.condition.as_deref();
         let pairs = Pairs::new(&self.plan.output, condition, input == 0, (&batch.rows, own), other)?;
-        match (self.plan.kind, input) {
-            (JoinKind::Inner, _) => {
-                pairs.emit(RowKind::Delete, out)?;
-                pairs.emit(RowKind::Insert, out)?;
-            }
-            (JoinKind::LeftOuter, 0) => {
-                pairs.emit_or_pad(RowKind::Delete, out)?;
-                let matches = pairs.emit_or_pad(RowKind::Insert, out)?;
-                own.set_matches(&matches);
-            }
-            (JoinKind::LeftOuter, _) => {
-                pairs.emit(RowKind::Delete, out)?;
-                let gained = pairs.gained()?;
-                pairs.emit_padded(&gained, RowKind::Delete, out)?;
-                pairs.emit_padded(&gained, RowKind::Insert, out)?;
-                pairs.emit(RowKind::Insert, out)?;
-                other.add_matches(&gained)?;
-            }
+        let (own_is_outer, other_is_outer) = (self.plan.kind.is_outer(input), self.plan.kind.is_outer(1 - input));
+        // Of the own side those that go, paired or padded; of the other side those that are padded no more, then those
+        // that are now; then those that come.
+        if own_is_outer {
+            pairs.emit_or_pad(RowKind::Delete, out)?;
+        } else {
+            pairs.emit(RowKind::Delete, out)?;
+        }
+        let gained = if other_is_outer { pairs.gained()? } else { Vec::new() };
+        if other_is_outer {
+            pairs.emit_padded(&gained, RowKind::Delete, out)?;
+            pairs.emit_padded(&gained, RowKind::Insert, out)?;
+        }
+        if own_is_outer {
+            let matches = pairs.emit_or_pad(RowKind::Insert, out)?;
+            own.set_matches(&matches);
+        } else {
+            pairs.emit(RowKind::Insert, out)?;
+        }
+        if other_is_outer {
+            other.add_matches(&gained)?;
         }
         own.store()?;
         own.sweep()?;
@@ -250,25 +271,4 @@ fn only(batch: &Batch, flags: &BooleanArray) -> Result<Batch, TaskError> {
     let kinds = batch.kinds.as_ref().map(|kinds| arrow::compute::filter(kinds, flags)).transpose().map_err(internal)?;
     let kinds: Option<UInt8Array> = kinds.map(|kinds| kinds.as_primitive::<arrow::datatypes::UInt8Type>().clone());
     Ok(Batch { rows, kinds })
-}
-
-/// Floats as the state gives them back, so that a row goes as it came.
-fn with_one_zero(rows: RecordBatch) -> Result<RecordBatch, TaskError> {
-    let is_float = |column: &ArrayRef| matches!(column.data_type(), DataType::Float32 | DataType::Float64);
-    if !rows.columns().iter().any(is_float) {
-        return Ok(rows);
-    }
-    let columns = rows.columns().iter().map(|column| match column.data_type() {
-        DataType::Float64 => {
-            let one = |value: f64| if value.is_nan() { f64::NAN } else { value + 0.0 };
-            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(one)) as ArrayRef
-        }
-        DataType::Float32 => {
-            let one = |value: f32| if value.is_nan() { f32::NAN } else { value + 0.0 };
-            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
-        }
-        _ => Arc::clone(column),
-    });
-    RecordBatch::try_new(rows.schema(), columns.collect())
-        .map_err(|error| TaskError::Internal(format!("a batch of a join cannot be made anew: {error}")))
 }

@@ -30,6 +30,7 @@ mod shard;
 #[cfg(test)]
 mod tests;
 pub mod ttl;
+pub mod whole_rows;
 
 pub use fetched::{SpooledFile, StateBytes};
 
@@ -103,6 +104,11 @@ pub struct TouchedKeys {
 }
 
 impl TouchedKeys {
+    /// The encoded key of this row of a batch, whose keys were hashed, unless it is one BIGINT.
+    pub(crate) fn key(&self, row: u32) -> &[u8] {
+        self.hashed.key(row as usize)
+    }
+
     /// Hashes, and unless they are BIGINTs encodes, the keys of a batch.
     pub(crate) fn hash(
         &mut self,

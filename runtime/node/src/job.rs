@@ -3,6 +3,7 @@
 use sluice_crds::{StreamJob, parse_manifest, validate};
 use sluice_engine::program::Program;
 use sluice_engine::sink::DeliveryGuarantee;
+use sluice_engine::table::ConnectorCatalog;
 use sluice_protocol::JobId;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::options::{CheckpointingMode, JobOptions, RestoreSpec};
@@ -37,6 +38,29 @@ pub fn read_manifest(path: &Path) -> Result<StreamJob, Failure> {
 /// # Errors
 /// When an option is out of its limits or the program is wrong; all problems of the manifest in one message.
 pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Failure> {
+    let (sql, options, catalog) = checked(manifest)?;
+    let program = sluice_sql::plan(sql, &plan_options(&options), &catalog).map_err(|error| error.to_failure())?;
+    check_guarantees(&program, &options)?;
+    Ok(JobDescription { job: job.clone(), program, options, restore: manifest.spec.restore.clone() })
+}
+
+/// What the EXPLAIN statements of a manifest's SQL say, and whether anything else is there to run. Contacts nobody.
+///
+/// # Errors
+/// As [`build_job`].
+pub fn explain_job(manifest: &StreamJob) -> Result<(Vec<String>, bool), Failure> {
+    let (sql, options, catalog) = checked(manifest)?;
+    let explained = sluice_sql::explained(sql, &plan_options(&options), &catalog);
+    let (explained, program) = explained.map_err(|error| error.to_failure())?;
+    Ok((explained, program.is_some()))
+}
+
+const fn plan_options(options: &JobOptions) -> PlanOptions {
+    PlanOptions { parallelism: options.parallelism, max_parallelism: options.max_parallelism }
+}
+
+/// The SQL of a manifest whose options are within their limits, with what it is planned with.
+fn checked(manifest: &StreamJob) -> Result<(&str, JobOptions, impl ConnectorCatalog + use<>), Failure> {
     let problems = validate(&manifest.spec);
     if !problems.is_empty() {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -50,10 +74,7 @@ pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Fa
     })?;
     let storage = options.checkpointing.as_ref().and_then(|settings| settings.storage_options.clone());
     let catalog = sluice_connectors::catalog_with(storage);
-    let plan_options = PlanOptions { parallelism: options.parallelism, max_parallelism: options.max_parallelism };
-    let program = sluice_sql::plan(sql, &plan_options, &catalog).map_err(|error| error.to_failure())?;
-    check_guarantees(&program, &options)?;
-    Ok(JobDescription { job: job.clone(), program, options, restore: manifest.spec.restore.clone() })
+    Ok((sql, options, catalog))
 }
 
 /// A sink that commits with checkpoints needs checkpoints, a ledger that fences, and a cut that counts each row once

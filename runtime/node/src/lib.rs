@@ -28,7 +28,7 @@ pub mod task_manager;
 #[cfg(test)]
 mod tests;
 
-pub use job::{JobDescription, build_job, read_manifest};
+pub use job::{JobDescription, build_job, explain_job, read_manifest};
 pub use job_manager::{JobManagerArgs, run_job_manager};
 pub use local::{LocalRun, LocalStart, run_local};
 pub use task_manager::{TaskManagerArgs, run_task_manager};

@@ -16,8 +16,9 @@ mod typed;
 pub(crate) use decimal::DecimalPlanner;
 
 use crate::error::nearest;
+use crate::rank::{ROW_NUMBER, RowNumber};
 use crate::rewrite::replaced_names;
-use datafusion_expr::{AggregateUDF, ScalarUDF};
+use datafusion_expr::{AggregateUDF, ScalarUDF, WindowUDF};
 use datafusion_functions_aggregate::min_max::{max_udaf, min_udaf};
 use own::Own;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,6 +73,8 @@ pub(crate) enum FunctionKind {
     Scalar,
     /// Many rows in, value out.
     Aggregate,
+    /// Many rows in, a value for each out: with OVER.
+    Window,
 }
 
 /// The functions by name.
@@ -81,6 +84,7 @@ pub(crate) struct Functions {
     /// Names of scalar functions that a query may call.
     called: BTreeSet<String>,
     aggregates: BTreeMap<String, Arc<AggregateUDF>>,
+    row_number: Arc<WindowUDF>,
 }
 
 impl Functions {
@@ -108,7 +112,7 @@ impl Functions {
         let typed = |kind| Arc::new(AggregateUDF::from(Typed::new(kind)));
         let aggregates = [count, min_udaf(), max_udaf(), typed(Kind::Sum), typed(Kind::Average)];
         let aggregates = aggregates.into_iter().map(|function| (function.name().to_owned(), function)).collect();
-        Self { scalar, called, aggregates }
+        Self { scalar, called, aggregates, row_number: Arc::new(WindowUDF::from(RowNumber::new())) }
     }
 
     /// A scalar function by its name in small letters.
@@ -119,6 +123,11 @@ impl Functions {
     /// An aggregate function by its name in small letters.
     pub(crate) fn aggregate(&self, name: &str) -> Option<Arc<AggregateUDF>> {
         self.aggregates.get(name).cloned()
+    }
+
+    /// A window function by its name in small letters.
+    pub(crate) fn window(&self, name: &str) -> Option<Arc<WindowUDF>> {
+        (name == ROW_NUMBER).then(|| Arc::clone(&self.row_number))
     }
 
     /// What CAST to STRING does with booleans and times.
@@ -153,6 +162,9 @@ impl Functions {
         }
         if self.called.contains(&small) {
             return Ok(FunctionKind::Scalar);
+        }
+        if small == ROW_NUMBER {
+            return Ok(FunctionKind::Window);
         }
         if let Some((_, advice)) = LATER.iter().find(|(later, _)| *later == small) {
             return Err(FunctionRefusal::Unsupported(format!("{} is not supported yet{advice}", name.to_uppercase())));

@@ -11,7 +11,7 @@
 //!    what WATERMARK FOR says.
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
 //! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan; `flatten` is its node
-//!    for UNNEST, `pushdown` moves conditions down. `diagnose` turns DataFusion's complaints into ours.
+//!    for UNNEST, `rank` the one for ROW_NUMBER, `pushdown` moves conditions down. `diagnose` turns DataFusion's complaints into ours.
 //! 5. `uid`: ids of operators and how long their state lives, from the statement as written (design §9).
 //! 6. `translate`: the plans of all statements → chains of operators, with `calc` fusing filters and projections;
 //!    `operators` makes the engine's operators; `graph` puts the vertices together.
@@ -38,6 +38,7 @@ mod guard;
 mod operators;
 mod parse;
 mod pushdown;
+mod rank;
 mod relational;
 mod rewrite;
 mod settings;
@@ -53,6 +54,7 @@ pub use explain::explain;
 
 use crate::catalog::Tables;
 use crate::error::SourceText;
+use crate::event_time::RowTime;
 use crate::expand::Expander;
 use crate::functions::Functions;
 use crate::graph::GraphBuilder;
@@ -76,11 +78,48 @@ pub struct PlanOptions {
     pub max_parallelism: u16,
 }
 
-/// Plans all statements of a program: every INSERT INTO becomes a pipeline of one graph.
+/// Plans all statements of a program: every INSERT INTO becomes a pipeline of one graph. What stands behind EXPLAIN is
+/// checked and does not run.
 ///
 /// # Errors
 /// With the first mistake in the text and its place.
 pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
+    let Programs { job, explained } = on_large_stack(sql, options, catalog)?;
+    job.ok_or_else(|| {
+        let message = match explained.is_empty() {
+            true => "the program has no INSERT INTO statement, so there is nothing to run",
+            false => {
+                "the program only explains: EXPLAIN starts nothing, `sluice plan job.yaml` prints what it says; add an \
+                 INSERT INTO statement to run"
+            }
+        };
+        SourceText(sql).error(SqlErrorKind::Invalid, Location::empty(), message)
+    })
+}
+
+/// What the EXPLAIN statements of a program say, in the order written, each as [`explain`] prints it; and the program
+/// that runs, unless it only explains.
+///
+/// # Errors
+/// As [`plan`].
+pub fn explained(
+    sql: &str,
+    options: &PlanOptions,
+    catalog: &dyn ConnectorCatalog,
+) -> Result<(Vec<String>, Option<Program>), SqlError> {
+    let Programs { job, explained } = on_large_stack(sql, options, catalog)?;
+    Ok((explained.iter().map(explain).collect(), job))
+}
+
+/// All that a text plans.
+struct Programs {
+    /// The INSERT statements together.
+    job: Option<Program>,
+    /// Of each EXPLAIN.
+    explained: Vec<Program>,
+}
+
+fn on_large_stack(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Programs, SqlError> {
     // Parser and planner call themselves for every term of `a OR b OR c …`.
     let thread = std::thread::Builder::new().name("sql-plan".to_owned()).stack_size(PLAN_STACK);
     std::thread::scope(|scope| match thread.spawn_scoped(scope, || plan_all(sql, options, catalog)) {
@@ -95,51 +134,70 @@ pub fn plan(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) ->
 /// Bytes of stack for planning; only what is used becomes memory.
 const PLAN_STACK: usize = 512 << 20;
 
-fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Program, SqlError> {
+fn plan_all(sql: &str, options: &PlanOptions, catalog: &dyn ConnectorCatalog) -> Result<Programs, SqlError> {
     let text = SourceText(sql);
-    let Script { tables, views, mut inserts, settings: _ } = parse::parse(text)?;
+    let Script { tables, views, mut inserts, mut explains, settings: _ } = parse::parse(text)?;
     let tables = Tables::new(text, tables)?;
-    if inserts.is_empty() {
-        let message = "the program has no INSERT INTO statement, so there is nothing to run";
-        return Err(text.error(SqlErrorKind::Invalid, Location::empty(), message));
-    }
     let functions = Functions::new();
     let relational = Relational::new(&tables, &functions);
     let validator = Validator { text, tables: &tables, functions: &functions };
     let mut expander = Expander::new(text, &tables, views)?;
     let times = declarations::check(validator, &relational)?;
-    let options = effective(text, options, &inserts)?;
-    let mut graph = GraphBuilder::default();
-    for insert in &mut inserts {
-        if expander.is_view(&tables, &insert.table.value) {
+    for insert in inserts.iter_mut().chain(explains.iter_mut().flatten()) {
+        if expander.is_view(&tables, &insert.table.value) && !insert.is_query {
             let message = format!("'{}' is a view: only a table can be written", insert.table.value);
             return Err(text.error(SqlErrorKind::Invalid, insert.table.span.start, message));
         }
         expander.query(&mut insert.query)?;
     }
-    let mut planned = Vec::new();
-    for insert in &inserts {
-        let statement =
-            Statement { text, tables: &tables, times: &times, connectors: catalog, options: &options, insert };
-        planned.push(plan_insert(validator, &relational, statement)?);
+    let planner = Planner { validator, relational: &relational, times: &times, connectors: catalog };
+    let job = (!inserts.is_empty()).then(|| planner.program(options, &inserts)).transpose()?;
+    let explained = explains.iter().map(|inserts| planner.program(options, inserts));
+    Ok(Programs { job, explained: explained.collect::<Result<_, _>>()? })
+}
+
+/// Plans statements whose names are resolved.
+struct Planner<'a> {
+    validator: Validator<'a>,
+    relational: &'a Relational<'a>,
+    times: &'a BTreeMap<String, RowTime>,
+    connectors: &'a dyn ConnectorCatalog,
+}
+
+impl Planner<'_> {
+    /// The statements as one graph.
+    fn program(&self, options: &PlanOptions, inserts: &[Insert]) -> Result<Program, SqlError> {
+        let Validator { text, tables, .. } = self.validator;
+        let options = effective(text, options, inserts)?;
+        let mut graph = GraphBuilder::default();
+        let mut planned = Vec::new();
+        for insert in inserts {
+            let (times, connectors) = (self.times, self.connectors);
+            let statement = Statement { text, tables, times, connectors, options: &options, insert };
+            planned.push(plan_insert(self.validator, self.relational, statement)?);
+        }
+        let mut sources = Sources::default();
+        let shared = planned.iter().filter(|planned| !planned.statement.insert.settings.scans_alone);
+        shared.for_each(|planned| sources.add(tables, &planned.plan));
+        for Planned { statement, uids, plan, target } in planned {
+            let mut translator = Translator {
+                statement,
+                uids: &uids,
+                graph: &mut graph,
+                sources: &mut sources,
+                calcs: 0,
+                scans: BTreeMap::new(),
+                stateful: uids.stateful.clone(),
+            };
+            let needs_before = target.as_ref().is_none_or(|target| target.wants_update_before(&plan));
+            let stream = translator.stream(&plan, needs_before)?;
+            match target {
+                Some(target) => translator.write(stream, target)?,
+                None => translator.end(stream)?,
+            }
+        }
+        Ok(graph.finish(options.max_parallelism))
     }
-    let mut sources = Sources::default();
-    let shared = planned.iter().filter(|planned| !planned.statement.insert.settings.scans_alone);
-    shared.for_each(|planned| sources.add(&tables, &planned.plan));
-    for Planned { statement, uids, plan, target } in planned {
-        let mut translator = Translator {
-            statement,
-            uids: &uids,
-            graph: &mut graph,
-            sources: &mut sources,
-            calcs: 0,
-            scans: BTreeMap::new(),
-            stateful: uids.stateful.clone(),
-        };
-        let stream = translator.stream(&plan, target.wants_update_before(&plan))?;
-        translator.write(stream, target)?;
-    }
-    Ok(graph.finish(options.max_parallelism))
 }
 
 /// A statement that is ready to be translated.
@@ -147,7 +205,8 @@ struct Planned<'a> {
     statement: Statement<'a>,
     uids: Uids,
     plan: LogicalPlan,
-    target: Target<'a>,
+    /// None: it is a query that is explained.
+    target: Option<Target<'a>>,
 }
 
 /// The options with what SET said: fewer subtasks than the job has room for, never more.
@@ -172,13 +231,18 @@ fn plan_insert<'a>(
     statement: Statement<'a>,
 ) -> Result<Planned<'a>, SqlError> {
     let Statement { text, tables, insert, .. } = statement;
-    tables.resolve(text, &insert.table)?;
+    if !insert.is_query {
+        tables.resolve(text, &insert.table)?;
+    }
     validator.query(&insert.query)?;
     let uids = Uids::new(validator, &insert.table.value, &insert.query, insert.settings.state_ttl)?;
     let diagnose = |error| diagnose::diagnose(text, relational, &insert.query, &error);
     let plan = relational.plan(&insert.query).map_err(diagnose)?;
-    let target = statement.target(&plan)?;
-    let shaped = statement.shaped(plan, &target)?;
+    let target = if insert.is_query { None } else { Some(statement.target(&plan)?) };
+    let shaped = match &target {
+        Some(target) => statement.shaped(plan, target)?,
+        None => plan,
+    };
     let plan = relational.optimize(shaped).map_err(diagnose)?;
     Ok(Planned { statement, uids, plan, target })
 }

@@ -4,9 +4,11 @@
 
 mod flatten;
 mod upsert;
+mod values;
 
 pub(crate) use flatten::FlattenFactory;
 pub(crate) use upsert::UpsertFactory;
+pub(crate) use values::ValuesFactory;
 
 use crate::calc::{self, Calc, Output, Value};
 use arrow::array::{Array, ArrayRef, RecordBatch};

@@ -20,6 +20,12 @@ static DIALECT: GenericDialect = GenericDialect {};
 /// The longest program, so that planning it does not exhaust the stack.
 const MOST_TOKENS: usize = 100_000;
 
+/// What EXPLAIN may be asked for in Flink besides the plan.
+const EXPLAIN_DETAILS: [&str; 4] = ["ESTIMATED_COST", "CHANGELOG_MODE", "PLAN_ADVICE", "JSON_EXECUTION_PLAN"];
+
+/// What takes the place of the sink in the ids of a query that is explained.
+const EXPLAINED_QUERY: &str = "query";
+
 /// All statements of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
@@ -29,6 +35,8 @@ pub(crate) struct Script {
     pub(crate) views: Vec<CreateView>,
     /// In the order written.
     pub(crate) inserts: Vec<Insert>,
+    /// EXPLAIN: the statements of each, which do not run.
+    pub(crate) explains: Vec<Vec<Insert>>,
     /// What SET said so far.
     pub(crate) settings: Settings,
 }
@@ -121,8 +129,10 @@ pub(crate) struct OptionDefinition {
 /// INSERT INTO … SELECT.
 #[derive(Debug)]
 pub(crate) struct Insert {
-    /// The sink.
+    /// The sink; of the query of EXPLAIN SELECT, which has none, a name for its ids.
     pub(crate) table: Ident,
+    /// Whether it is such a query.
+    pub(crate) is_query: bool,
     /// The sink's columns when they are listed.
     pub(crate) columns: Vec<Ident>,
     /// What fills it.
@@ -170,15 +180,18 @@ impl Reader<'_> {
                 let insert = self.insert(script.settings.clone())?;
                 script.inserts.push(insert);
             }
-            Some("EXECUTE" | "BEGIN") => self.statement_set(script)?,
+            Some("EXECUTE" | "BEGIN") => {
+                let set = self.statement_set(&script.settings)?;
+                script.inserts.extend(set);
+            }
             Some("SET") => self.set(script)?,
             Some("SELECT" | "WITH" | "VALUES") => {
                 let advice = "a query needs a sink: write INSERT INTO table SELECT …";
                 return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
             }
             Some("EXPLAIN") => {
-                let advice = "EXPLAIN is not supported: write the statement without it and call `sluice plan job.yaml`";
-                return Err(self.text.error(SqlErrorKind::Unsupported, at, advice));
+                let explained = self.explain(script)?;
+                script.explains.push(explained);
             }
             Some(
                 word @ ("RESET" | "DROP" | "ALTER" | "USE" | "SHOW" | "DESCRIBE" | "DESC" | "LOAD" | "UNLOAD" | "ADD"
@@ -233,7 +246,31 @@ impl Reader<'_> {
         let columns = if self.at_column_list() { self.name_list()? } else { Vec::new() };
         let query_at = self.here();
         let query = self.query()?;
-        Ok(Insert { table, columns, query, query_at, settings })
+        Ok(Insert { table, is_query: false, columns, query, query_at, settings })
+    }
+
+    /// `EXPLAIN [PLAN FOR] statement`: an INSERT, a query, or a statement set.
+    fn explain(&mut self, script: &Script) -> Result<Vec<Insert>, SqlError> {
+        self.expect_word("EXPLAIN")?;
+        let at = self.here();
+        if self.take_word("PLAN") {
+            self.expect_word("FOR")?;
+        }
+        if let Some(detail) = self.peek_word().filter(|word| EXPLAIN_DETAILS.contains(&word.as_str())) {
+            return Err(self.text.unsupported(&format!("EXPLAIN {detail}"), at));
+        }
+        let (settings, query_at) = (script.settings.clone(), self.here());
+        match self.peek_word().as_deref() {
+            Some("INSERT") => Ok(vec![self.insert(settings)?]),
+            Some("EXECUTE" | "BEGIN") => self.statement_set(&settings),
+            Some("STATEMENT") => self.statement_set_body(&settings),
+            Some("SELECT" | "WITH" | "VALUES") => {
+                let table = Ident::new(EXPLAINED_QUERY);
+                let query = self.query()?;
+                Ok(vec![Insert { table, is_query: true, columns: Vec::new(), query, query_at, settings }])
+            }
+            _ => Err(self.unexpected("INSERT INTO, a query or EXECUTE STATEMENT SET")),
+        }
     }
 
     fn query(&mut self) -> Result<Box<Query>, SqlError> {
@@ -269,29 +306,36 @@ impl Reader<'_> {
     }
 
     /// `EXECUTE STATEMENT SET BEGIN insert; … END`, or the older `BEGIN STATEMENT SET; insert; … END`.
-    fn statement_set(&mut self, script: &mut Script) -> Result<(), SqlError> {
+    fn statement_set(&mut self, settings: &Settings) -> Result<Vec<Insert>, SqlError> {
         if self.take_word("EXECUTE") {
-            self.expect_word("STATEMENT")?;
-            self.expect_word("SET")?;
-            self.expect_word("BEGIN")?;
-        } else {
-            self.expect_word("BEGIN")?;
-            self.expect_word("STATEMENT")?;
-            self.expect_word("SET")?;
-            self.end_of_statement()?;
+            return self.statement_set_body(settings);
         }
-        let mut inserts = 0;
+        self.expect_word("BEGIN")?;
+        self.expect_word("STATEMENT")?;
+        self.expect_word("SET")?;
+        self.end_of_statement()?;
+        self.inserts_until_end(settings)
+    }
+
+    /// `STATEMENT SET BEGIN insert; … END`.
+    fn statement_set_body(&mut self, settings: &Settings) -> Result<Vec<Insert>, SqlError> {
+        self.expect_word("STATEMENT")?;
+        self.expect_word("SET")?;
+        self.expect_word("BEGIN")?;
+        self.inserts_until_end(settings)
+    }
+
+    fn inserts_until_end(&mut self, settings: &Settings) -> Result<Vec<Insert>, SqlError> {
+        let mut inserts = Vec::new();
         loop {
             while self.parser.consume_token(&Token::SemiColon) {}
-            if self.take_word("END") && inserts > 0 {
-                return Ok(());
+            if !inserts.is_empty() && self.take_word("END") {
+                return Ok(inserts);
             }
             if self.peek_word().as_deref() != Some("INSERT") {
                 return Err(self.unexpected("INSERT INTO or END of the statement set"));
             }
-            let insert = self.insert(script.settings.clone())?;
-            script.inserts.push(insert);
-            inserts += 1;
+            inserts.push(self.insert(settings.clone())?);
             self.end_of_statement()?;
         }
     }

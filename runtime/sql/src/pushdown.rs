@@ -3,7 +3,7 @@
 //! A WHERE over an inner join becomes the join's own condition, which is how a list of tables with commas gets its keys;
 //! a condition of one side alone filters that side, before its rows are kept. Of a left join's own conditions only those
 //! of the right side go down: a left row that fails its own is still there; of a WHERE over it only those of the left side:
-//! the others see the NULLs. Joins are never reordered, so the state of each
+//! the others see the NULLs; of a right join the other way round, of a full join none. Joins are never reordered, so the state of each
 //! is what the statement says. Filters keep or drop a row and its retraction alike, so this holds for changelogs.
 
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Moves all conditions of a plan.
 pub(crate) fn push_down(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let moved = plan.transform_down(|node| match into_join(below_left_join(node)?) {
+    let moved = plan.transform_down(|node| match into_join(below_outer_join(node)?) {
         LogicalPlan::Join(join) => below_join(join).map(Transformed::yes),
         other => Ok(Transformed::yes(other)),
     })?;
@@ -34,17 +34,27 @@ fn into_join(plan: LogicalPlan) -> LogicalPlan {
     }
 }
 
-/// What a filter over a left join says of left rows alone goes below it.
-fn below_left_join(plan: LogicalPlan) -> Result<LogicalPlan> {
+/// What a filter over a left join says of left rows alone goes below it, and likewise right of a right join.
+fn below_outer_join(plan: LogicalPlan) -> Result<LogicalPlan> {
     let LogicalPlan::Filter(filter) = &plan else { return Ok(plan) };
     let LogicalPlan::Join(join) = filter.input.as_ref() else { return Ok(plan) };
-    let is_left = |condition: &Expr| is_over(condition, join.left.schema());
-    let (left, rest): (Vec<Expr>, Vec<Expr>) =
-        split_conjunction_owned(filter.predicate.clone()).into_iter().partition(is_left);
-    if join.join_type != JoinType::Left || left.is_empty() {
+    let outer = match join.join_type {
+        JoinType::Left => &join.left,
+        JoinType::Right => &join.right,
+        _ => return Ok(plan),
+    };
+    let is_outer = |condition: &Expr| is_over(condition, outer.schema());
+    let (down, rest): (Vec<Expr>, Vec<Expr>) =
+        split_conjunction_owned(filter.predicate.clone()).into_iter().partition(is_outer);
+    if down.is_empty() {
         return Ok(plan);
     }
-    let join = LogicalPlan::Join(Join { left: filtered(&join.left, left)?, ..join.clone() });
+    let outer = filtered(outer, down)?;
+    let join = match join.join_type {
+        JoinType::Left => Join { left: outer, ..join.clone() },
+        _ => Join { right: outer, ..join.clone() },
+    };
+    let join = LogicalPlan::Join(join);
     match conjunction(rest) {
         Some(predicate) => Filter::try_new(predicate, Arc::new(join)).map(LogicalPlan::Filter),
         None => Ok(join),
@@ -55,6 +65,7 @@ fn below_join(join: Join) -> Result<LogicalPlan> {
     let (to_left, to_right) = match join.join_type {
         JoinType::Inner => (true, true),
         JoinType::Left => (false, true),
+        JoinType::Right => (true, false),
         _ => return Ok(LogicalPlan::Join(join)),
     };
     let (mut left, mut right, mut rest) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,6 +8,7 @@ use crate::catalog::Tables;
 use crate::flatten::{self, UnnestPlanner};
 use crate::functions::{DecimalPlanner, Functions};
 use crate::pushdown::push_down;
+use crate::rank;
 use crate::rewrite::rewrite;
 use crate::types;
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -18,13 +19,14 @@ use datafusion_expr::expr_rewriter::NamePreserver;
 use datafusion_expr::logical_plan::builder::LogicalTableSource;
 use datafusion_expr::planner::{ExprPlanner, RelationPlanner, TypePlanner};
 use datafusion_expr::{
-    Aggregate, AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
+    Aggregate, AggregateUDF, Cast, Expr, ExprSchemable, HigherOrderUDF, LogicalPlan, LogicalPlanBuilder, ScalarUDF,
+    TableSource, WindowUDF,
 };
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_functions_aggregate::planner::AggregateFunctionPlanner;
 use datafusion_optimizer::optimize_projections::OptimizeProjections;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
-use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext};
+use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext, OptimizerRule};
 use datafusion_sql::planner::{ContextProvider, NullOrdering, ParserOptions, SqlToRel};
 use datafusion_sql::sqlparser::ast::{DataType as SqlType, Ident, Query, SelectItem, SetExpr, Statement};
 use std::collections::BTreeSet;
@@ -94,12 +96,14 @@ impl<'a> Relational<'a> {
 
     /// The plan with constants folded and columns pruned; its output is the same.
     pub(crate) fn optimize(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
-        let rules =
-            Optimizer::with_rules(vec![Arc::new(SimplifyExpressions::new()), Arc::new(OptimizeProjections::new())]);
         let context = OptimizerContext::new_with_config_options(Arc::new(self.options.clone()))
             .without_query_execution_start_time()
             .with_skip_failing_rules(false);
-        rules.optimize(push_down(plan)?, &context, |_, _| {})
+        let simplify: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(SimplifyExpressions::new());
+        let folded = Optimizer::with_rules(vec![Arc::clone(&simplify)]);
+        let plan = rank::bounded(folded.optimize(push_down(plan)?, &context, |_, _| {})?)?;
+        let pruned = Optimizer::with_rules(vec![simplify, Arc::new(OptimizeProjections::new())]);
+        rank::without_unused_numbers(pruned.optimize(plan, &context, |_, _| {})?)
     }
 }
 
@@ -111,7 +115,8 @@ const fn parser_options() -> ParserOptions {
         enable_options_value_normalization: false,
         collect_spans: true,
         map_string_types_to_utf8view: false,
-        default_null_ordering: NullOrdering::NullsMax,
+        // As in Flink: NULL is less than all values.
+        default_null_ordering: NullOrdering::NullsMin,
     }
 }
 
@@ -138,6 +143,11 @@ fn name_repeated_items(query: &mut Query) {
 
 /// Makes whole-number literals INT where they fit, and outputs of string views plain strings; names stay.
 fn type_literals(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    if let LogicalPlan::Values(values) = &plan {
+        let typed = |value: &Expr| Ok(value.clone().transform_up(|node| Ok(narrow(node)))?.data);
+        let rows = values.values.iter().map(|row| row.iter().map(typed).collect::<Result<Vec<_>>>());
+        return LogicalPlanBuilder::values(rows.collect::<Result<_>>()?)?.build().map(Transformed::yes);
+    }
     let names = NamePreserver::new(&plan);
     let inputs = plan.inputs();
     let schema = match inputs.first() {
@@ -233,8 +243,8 @@ impl ContextProvider for Relational<'_> {
         self.functions.aggregate(name)
     }
 
-    fn get_window_meta(&self, _name: &str) -> Option<Arc<WindowUDF>> {
-        None
+    fn get_window_meta(&self, name: &str) -> Option<Arc<WindowUDF>> {
+        self.functions.window(name)
     }
 
     fn get_variable_type(&self, _variable_names: &[String]) -> Option<DataType> {
@@ -258,6 +268,6 @@ impl ContextProvider for Relational<'_> {
     }
 
     fn udwf_names(&self) -> Vec<String> {
-        Vec::new()
+        vec![rank::ROW_NUMBER.to_owned()]
     }
 }

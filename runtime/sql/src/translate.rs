@@ -7,13 +7,17 @@
 mod aggregate;
 mod dead_letter;
 mod join;
+mod rank;
 mod scan;
 mod sink;
 mod time;
 mod union;
+mod values;
 
 pub(crate) use scan::Sources;
 pub(crate) use sink::Target;
+#[cfg(test)]
+pub(crate) use values::evaluated;
 
 use crate::PlanOptions;
 use crate::calc::{self, Calc, Output, Value};
@@ -25,6 +29,7 @@ use crate::flatten::{self, Flatten};
 use crate::graph::{Chain, GraphBuilder, UidClash, Upstream, calc_info};
 use crate::operators::{self, FlattenFactory};
 use crate::parse::Insert;
+use crate::rank::{ROW_NUMBER, of_extension as rank_of};
 use crate::types::is_injective;
 use crate::uid::{Stateful, StatefulKind, Uids};
 use arrow::datatypes::Schema;
@@ -32,10 +37,12 @@ use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, ScalarValue};
 use datafusion_expr::logical_plan::Distinct;
 use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_physical_expr::expressions::{CastExpr, Column, Literal};
+use datafusion_sql::sqlparser::ast::{self, Spanned, visit_expressions};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError, TableOption};
 use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use time::Times;
@@ -139,11 +146,18 @@ impl Translator<'_> {
             }
             LogicalPlan::Union(union) => self.union(union, needs_before),
             LogicalPlan::Join(join) => self.join(join),
-            LogicalPlan::Extension(extension) => match flatten::of_extension(extension) {
-                Some(node) => self.unnest(node, needs_before),
-                None => Err(self.statement.unsupported(extension.node.name())),
-            },
-            LogicalPlan::Window(_) => Err(self.statement.unsupported("a window")),
+            LogicalPlan::Values(values) => self.values(values),
+            LogicalPlan::EmptyRelation(empty) => self.one_row(empty),
+            LogicalPlan::Extension(extension) => {
+                if let Some(node) = flatten::of_extension(extension) {
+                    return self.unnest(node, needs_before);
+                }
+                match rank_of(extension) {
+                    Some(node) => self.rank(node, needs_before),
+                    None => Err(self.statement.unsupported(extension.node.name())),
+                }
+            }
+            LogicalPlan::Window(_) => Err(self.unbounded_row_number()),
             other => Err(self.statement.unsupported(&other.display().to_string())),
         }
     }
@@ -157,6 +171,24 @@ impl Translator<'_> {
                 Err(self.statement.internal(&message))
             }
         }
+    }
+
+    /// A ROW_NUMBER that no condition above it bounds.
+    fn unbounded_row_number(&self) -> SqlError {
+        let insert = self.statement.insert;
+        let found = visit_expressions(&insert.query, |expression: &ast::Expr| match expression {
+            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case(ROW_NUMBER) => {
+                ControlFlow::Break(expression.span().start)
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        let at = match found {
+            ControlFlow::Break(at) => at,
+            ControlFlow::Continue(()) => insert.query_at,
+        };
+        let message = "ROW_NUMBER needs an upper bound in the query around it, as in SELECT … FROM (SELECT …, \
+                       ROW_NUMBER() OVER (…) AS rownum FROM …) WHERE rownum <= 10; one per SELECT";
+        self.statement.text.error(SqlErrorKind::Unsupported, at, message)
     }
 
     fn filter(&mut self, stream: Stream, predicate: &Expr) -> Result<Stream, SqlError> {

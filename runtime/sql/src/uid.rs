@@ -47,6 +47,8 @@ pub(crate) enum StatefulKind {
     Distinct,
     /// JOIN, or a comma in FROM.
     Join,
+    /// ROW_NUMBER with a bound on it.
+    Rank,
 }
 
 /// The ids of one statement.
@@ -77,6 +79,11 @@ impl Uids {
     pub(crate) fn source(&self, table: &str, number: usize) -> OperatorUid {
         let more = if number > 1 { format!("#{number}") } else { String::new() };
         OperatorUid(format!("{}.source({table}){more}", self.prefix))
+    }
+
+    /// Of VALUES, by its place in the statement.
+    pub(crate) fn values(&self, number: usize) -> OperatorUid {
+        OperatorUid(format!("{}.values({number})", self.prefix))
     }
 
     /// Of the sink.
@@ -171,6 +178,10 @@ impl Walk<'_> {
             let keys = names::key_names(self.validator.tables, select).join(",");
             chain = self.add(StatefulKind::Aggregate, chain.then(&format!("group-aggregate({keys})")), ttl);
         }
+        for (partition, order) in names::row_numbers(select) {
+            let operator = format!("rank({};{})", partition.join(","), order.join(","));
+            chain = self.add(StatefulKind::Rank, chain.then(&operator), ttl);
+        }
         if matches!(select.distinct, Some(Distinct::Distinct)) {
             let columns = names::item_names(select).join(",");
             chain = self.add(StatefulKind::Distinct, chain.then(&format!("distinct({columns})")), ttl);
@@ -251,6 +262,9 @@ pub(crate) const fn constraint(operator: &JoinOperator) -> Option<&JoinConstrain
         | JoinOperator::Inner(constraint)
         | JoinOperator::Left(constraint)
         | JoinOperator::LeftOuter(constraint)
+        | JoinOperator::Right(constraint)
+        | JoinOperator::RightOuter(constraint)
+        | JoinOperator::FullOuter(constraint)
         | JoinOperator::CrossJoin(constraint) => Some(constraint),
         _ => None,
     }

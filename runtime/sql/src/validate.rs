@@ -99,9 +99,8 @@ impl Validator<'_> {
                 self.refuse(&word, self.text.keyword_before(right.span().start, &word))
             }
             SetExpr::Values(values) => {
-                let first = values.rows.first().and_then(|row| row.content.first());
-                let at = first.map_or_else(Location::empty, |value| value.span().start);
-                self.refuse("VALUES", self.text.keyword_before(at, "VALUES"))
+                let mut cells = values.rows.iter().flat_map(|row| &row.content);
+                cells.try_for_each(|value| self.scalar(value, "VALUES"))
             }
             other => self.refuse("this statement inside a query", other.span().start),
         }
@@ -113,7 +112,7 @@ impl Validator<'_> {
             return self.refuse("DISTINCT ON", self.text.keyword_after(start, "DISTINCT"));
         }
         self.rare_clauses(select, start)?;
-        self.from(select, start)?;
+        self.from(select)?;
         for item in &select.projection {
             self.item(item)?;
         }
@@ -146,8 +145,8 @@ impl Validator<'_> {
         self.refuse_any(&others, start)
     }
 
-    fn from(self, select: &Select, start: Location) -> Result<(), SqlError> {
-        let Some(first) = select.from.first() else { return self.refuse("SELECT without FROM", start) };
+    fn from(self, select: &Select) -> Result<(), SqlError> {
+        let Some(first) = select.from.first() else { return Ok(()) };
         if let TableFactor::UNNEST { .. } = first.relation {
             let at = self.text.keyword_before(first.relation.span().start, "UNNEST");
             return self.refuse("UNNEST without a table before it", at);
@@ -173,10 +172,15 @@ impl Validator<'_> {
             | JoinOperator::Inner(constraint)
             | JoinOperator::Left(constraint)
             | JoinOperator::LeftOuter(constraint) => self.join_constraint(constraint, at),
-            JoinOperator::Right(_) | JoinOperator::RightOuter(_) => {
-                self.refuse("RIGHT JOIN (write the tables the other way round and LEFT JOIN)", at)
+            JoinOperator::Right(JoinConstraint::Using(_)) | JoinOperator::RightOuter(JoinConstraint::Using(_)) => {
+                self.refuse("RIGHT JOIN … USING (write ON a.key = b.key, and say whose key is meant)", at)
             }
-            JoinOperator::FullOuter(_) => self.refuse("FULL JOIN", at),
+            JoinOperator::FullOuter(JoinConstraint::Using(_)) => {
+                self.refuse("FULL JOIN … USING (write ON a.key = b.key, and COALESCE(a.key, b.key))", at)
+            }
+            JoinOperator::Right(constraint)
+            | JoinOperator::RightOuter(constraint)
+            | JoinOperator::FullOuter(constraint) => self.join_constraint(constraint, at),
             _ => self.refuse("this kind of JOIN", at),
         }
     }
@@ -262,7 +266,7 @@ impl Validator<'_> {
     fn item(self, item: &SelectItem) -> Result<(), SqlError> {
         match item {
             SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } => {
-                self.expression(expression)
+                self.selected(expression)
             }
             SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) => {
                 let WildcardAdditionalOptions {

@@ -115,7 +115,7 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    /// Of the left side: emits the pairs of rows that come or go, and those without a match padded. Returns how many
+    /// Of an outer side: emits the pairs of rows that come or go, and those without a match padded. Returns how many
     /// matches each row of the batch has.
     pub(super) fn emit_or_pad(&self, kind: RowKind, out: &mut dyn Collector) -> Result<Vec<i64>, TaskError> {
         let mut matches = vec![0; self.own.gains.len()];
@@ -137,7 +137,7 @@ impl<'a> Pairs<'a> {
         Ok(matches)
     }
 
-    /// Of the right side: how many matches each found row gains.
+    /// Where the other side is outer: how many matches each found row gains.
     pub(super) fn gained(&self) -> Result<Vec<i64>, TaskError> {
         let mut gained = vec![0; self.other_counts.len()];
         for kind in [RowKind::Delete, RowKind::Insert] {
@@ -151,7 +151,7 @@ impl<'a> Pairs<'a> {
         Ok(gained)
     }
 
-    /// Of the right side: padded rows of the left side that go because they have a match now, or come because they have
+    /// Where the other side is outer: its padded rows that go because they have a match now, or come because they have
     /// none any more.
     pub(super) fn emit_padded(&self, gained: &[i64], kind: RowKind, out: &mut dyn Collector) -> Result<(), TaskError> {
         let mut padded = Vec::new();
@@ -174,31 +174,32 @@ impl<'a> Pairs<'a> {
     /// Output rows of rows of the batch, by slot, with found rows or padded.
     fn rows(&self, own: &[u32], other: Option<Vec<u32>>) -> Result<RecordBatch, TaskError> {
         let firsts = own.iter().map(|slot| self.own.touched.keys[*slot as usize].first);
+        let count = own.len();
         let own = taken(self.own_columns, &UInt32Array::from_iter_values(firsts))?;
-        let other = match other {
-            Some(other) => taken(&self.other_columns, &UInt32Array::from(other))?,
-            None => nulls(self.output, own.len(), own.first().map_or(0, |column| column.len())),
-        };
+        let Some(other) = other else { return padded(self.output, self.is_left, own, count) };
+        let other = taken(&self.other_columns, &UInt32Array::from(other))?;
         let (left, right) = if self.is_left { (own, other) } else { (other, own) };
         output(self.output, left, right)
     }
 
-    /// Found rows of the left side, padded.
+    /// Found rows, padded.
     fn padded_found(&self, found: &[u32]) -> Result<RecordBatch, TaskError> {
-        let left = taken(&self.other_columns, &UInt32Array::from(found.to_vec()))?;
-        let right = nulls(self.output, left.len(), found.len());
-        output(self.output, left, right)
+        let other = taken(&self.other_columns, &UInt32Array::from(found.to_vec()))?;
+        padded(self.output, !self.is_left, other, found.len())
     }
 }
 
-/// Emits rows of the left side that match nothing, as they come and go.
-pub(super) fn emit_padded_rows(schema: &SchemaRef, batch: &Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
+/// Emits rows of an outer side that match nothing, as they come and go.
+pub(super) fn emit_padded_rows(
+    schema: &SchemaRef,
+    is_left: bool,
+    batch: &Batch,
+    out: &mut dyn Collector,
+) -> Result<(), TaskError> {
     if batch.is_empty() {
         return Ok(());
     }
-    let left = batch.rows.columns().to_vec();
-    let right = nulls(schema, left.len(), batch.len());
-    let rows = output(schema, left, right)?;
+    let rows = padded(schema, is_left, batch.rows.columns().to_vec(), batch.len())?;
     let kind = |kind: &u8| if goes(*kind) { RowKind::Delete as u8 } else { RowKind::Insert as u8 };
     let kinds = batch.kinds.as_ref().map(|kinds| UInt8Array::from_iter_values(kinds.values().iter().map(kind)));
     out.collect(Batch { rows, kinds });
@@ -227,9 +228,12 @@ fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>, Task
     columns.iter().map(column).collect::<Result<_, _>>().map_err(|error| internal(&error))
 }
 
-/// NULLs in all columns of the output from this one on.
-fn nulls(output: &SchemaRef, from: usize, rows: usize) -> Vec<ArrayRef> {
-    output.fields()[from..].iter().map(|field| new_null_array(field.data_type(), rows)).collect()
+/// Columns of one side, with NULLs in those of the other.
+fn padded(schema: &SchemaRef, is_left: bool, own: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, TaskError> {
+    let fields = schema.fields();
+    let others = if is_left { &fields[own.len()..] } else { &fields[..fields.len() - own.len()] };
+    let others = others.iter().map(|field| new_null_array(field.data_type(), rows)).collect();
+    if is_left { output(schema, own, others) } else { output(schema, others, own) }
 }
 
 fn output(schema: &SchemaRef, left: Vec<ArrayRef>, right: Vec<ArrayRef>) -> Result<RecordBatch, TaskError> {

@@ -2,18 +2,14 @@
 
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
-use crate::keys::can_be_key;
-use crate::keys::decode::{decode, stored_type};
 use crate::operator::{Clock, OperatorContext, RestoredState, SnapshotWriter};
-use crate::state::file::{DELETED, KEY_GROUP, ROWS};
 use crate::state::prefix::{FoundRows, Prefixes};
-use crate::state::ttl::{self, Ttl};
-use crate::state::{AccumulatorColumn, Fate, KeyedTable, TableLayout, TouchedKeys};
+use crate::state::ttl::Ttl;
+use crate::state::whole_rows::RowsLayout;
+use crate::state::{Fate, KeyedTable, TouchedKeys};
 use arrow::array::ArrayRef;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use sluice_protocol::{CheckpointId, TimeSpan};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The column with the number of matches of a row.
@@ -31,12 +27,7 @@ pub(super) struct SidePlan {
     pub(super) name: &'static str,
     /// Positions of the join keys.
     pub(super) keys: Vec<usize>,
-    /// Where each column of the state stands among those of the side.
-    columns: Vec<usize>,
-    /// Where each column of the side stands among those of the state.
-    positions: Vec<usize>,
-    types: Vec<DataType>,
-    layout: Arc<TableLayout>,
+    rows: RowsLayout,
     ttl: Option<TimeSpan>,
 }
 
@@ -48,52 +39,16 @@ impl SidePlan {
         ttl: Option<TimeSpan>,
         counts_matches: bool,
     ) -> Result<Self, TaskError> {
-        let others = (0..schema.fields().len()).filter(|column| !keys.contains(column));
-        let columns: Vec<usize> = keys.iter().copied().chain(others).collect();
-        let (mut fields, mut seen) = (Vec::new(), BTreeSet::from([KEY_GROUP, DELETED, ROWS, MATCHES, ttl::UPDATED]));
-        for (position, column) in columns.iter().enumerate() {
-            let field = schema.field(*column);
-            let times = columns[..position].iter().filter(|other| *other == column).count() + 1;
-            if times == 1 && !seen.insert(field.name()) {
-                return Err(TaskError::BadProgram(format!(
-                    "the {name} side of a join has two columns '{}', or one of a name that is taken; give it an alias",
-                    field.name()
-                )));
-            }
-            if !can_be_key(field.data_type()) {
-                return Err(TaskError::BadProgram(format!(
-                    "column '{}' of the {name} side of a join is of type {}, which a join cannot keep; cast it",
-                    field.name(),
-                    field.data_type()
-                )));
-            }
-            let own = if times == 1 { field.name().clone() } else { format!("{}${times}", field.name()) };
-            fields.push(field.clone().with_name(own));
-        }
-        let bigint = |name: &str, word| AccumulatorColumn {
-            name: name.to_owned(),
-            data_type: DataType::Int64,
-            word,
-            null_while_zero: None,
-        };
-        let mut accumulators = vec![bigint(ROWS, COUNT)];
-        accumulators.extend(counts_matches.then(|| bigint(MATCHES, MATCHED)));
-        let updated = ttl.map(|_| accumulators.len());
-        accumulators.extend(updated.map(ttl::column));
-        let (words, prefix) = (accumulators.len(), Some(keys.len()));
-        let layout = Arc::new(TableLayout { keys: fields, accumulators, words, prefix, updated });
-        let position = |column| columns.iter().position(|other| *other == column).unwrap_or(0);
-        let positions = (0..schema.fields().len()).map(position).collect();
-        let types = schema.fields().iter().map(|field| field.data_type().clone()).collect();
-        Ok(Self { name, keys: keys.to_vec(), columns, positions, types, layout, ttl })
+        let counters: &[&str] = if counts_matches { &[MATCHES] } else { &[] };
+        let whose = format!("the {name} side of");
+        let rows = RowsLayout::new((&whose, "a join"), schema, keys, counters, ttl.is_some())?;
+        Ok(Self { name, keys: keys.to_vec(), rows, ttl })
     }
 }
 
 /// One side in one subtask.
 pub(super) struct Side {
-    columns: Vec<usize>,
-    positions: Vec<usize>,
-    types: Vec<DataType>,
+    rows: RowsLayout,
     width: usize,
     table: Box<dyn KeyedTable>,
     ttl: Option<Ttl>,
@@ -119,15 +74,13 @@ impl Side {
         state: &RestoredState,
         clock: &Clock,
     ) -> Result<Self, TaskError> {
-        let mut table = context.keyed_table(plan.name, Arc::clone(&plan.layout))?;
+        let mut table = context.keyed_table(plan.name, Arc::clone(&plan.rows.layout))?;
         let own: Vec<_> = state.keyed.iter().filter(|file| file.name == plan.name).cloned().collect();
         table.restore(&context.uid, &own)?;
-        let ttl = plan.ttl.zip(plan.layout.updated);
+        let ttl = plan.ttl.zip(plan.rows.layout.updated);
         Ok(Self {
-            columns: plan.columns.clone(),
-            positions: plan.positions.clone(),
-            types: plan.types.clone(),
-            width: plan.layout.words,
+            rows: plan.rows.clone(),
+            width: plan.rows.layout.words,
             table,
             ttl: ttl.map(|(ttl, word)| Ttl::new(ttl, word, Clock::clone(clock))),
             touched: TouchedKeys::default(),
@@ -146,7 +99,7 @@ impl Side {
         if let Some(ttl) = &mut self.ttl {
             ttl.begin_batch();
         }
-        self.table.touch(&batch.rows, &self.columns, &mut self.touched)?;
+        self.table.touch(&batch.rows, &self.rows.columns, &mut self.touched)?;
         self.table.load(&self.touched, &mut self.words);
         if let Some(ttl) = &mut self.ttl {
             ttl.hide_expired(&mut self.words, self.width);
@@ -202,17 +155,7 @@ impl Side {
 
     /// The columns of the found rows.
     pub(super) fn found_columns(&self) -> Result<Vec<ArrayRef>, TaskError> {
-        let keys: Vec<&[u8]> = (0..self.found.len()).map(|row| self.found.key(row)).collect();
-        let types: Vec<DataType> = self.columns.iter().map(|column| stored_type(&self.types[*column])).collect();
-        let stored = decode(&keys, &types)?;
-        let column = |(position, data_type): (&usize, &DataType)| {
-            let column = &stored[*position];
-            if column.data_type() == data_type {
-                return Ok(Arc::clone(column));
-            }
-            cast(column, data_type).map_err(|error| TaskError::Internal(format!("a row of a join: {error}")))
-        };
-        self.positions.iter().zip(&self.types).map(column).collect()
+        self.rows.found(&self.found)
     }
 
     /// The rows of the batch that come have so many matches.

@@ -8,7 +8,7 @@ use crate::operator::{OperatorState, RestoredKeyed};
 use crate::partition::rows_of_subtask;
 use crate::state::StateBackend;
 use crate::testing::{Collected, Random, backends, context, lines, restored, written};
-use arrow::array::{Float64Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow::datatypes::{Field, Schema};
 use sluice_protocol::SubtaskIndex;
 use std::collections::BTreeMap;
@@ -72,6 +72,7 @@ fn factory(kind: JoinKind, conditional: bool, ttls: [Option<u64>; 2]) -> JoinFac
 fn text(row: Option<&Row>, side: usize) -> String {
     let number = |value: Option<i64>| value.map_or("NULL".to_owned(), |value| value.to_string());
     match (row, side) {
+        (None, 0) => "NULL NULL NULL NULL".to_owned(),
         (None, _) => "NULL NULL NULL".to_owned(),
         (Some(Row { a, b, value, zero }), 0) => {
             let zero = if zero.is_nan() { "NaN".to_owned() } else { "0.0".to_owned() };
@@ -105,16 +106,23 @@ impl Table {
     /// By nested loops.
     fn of(kind: JoinKind, conditional: bool, [left, right]: &[Vec<Row>; 2]) -> Self {
         let mut table = Self::default();
+        let matches = |own: &Row, other: &Row| {
+            let equal = own.a.is_some() && own.a == other.a && own.b.is_some() && own.b == other.b;
+            equal && (!conditional || own.value.zip(other.value).is_some_and(|(v, w)| v < w))
+        };
+        let mut add = |left: Option<&Row>, right: Option<&Row>| {
+            *table.0.entry(format!("{} {}", text(left, 0), text(right, 1))).or_default() += 1;
+        };
         for own in left {
-            let matches = |other: &&Row| {
-                let equal = own.a.is_some() && own.a == other.a && own.b.is_some() && own.b == other.b;
-                equal && (!conditional || own.value.zip(other.value).is_some_and(|(v, w)| v < w))
-            };
-            let found: Vec<&Row> = right.iter().filter(matches).collect();
-            let padded = (kind == JoinKind::LeftOuter && found.is_empty()).then_some(None);
-            for other in found.into_iter().map(Some).chain(padded) {
-                *table.0.entry(format!("{} {}", text(Some(own), 0), text(other, 1))).or_default() += 1;
+            let found: Vec<&Row> = right.iter().filter(|other| matches(own, other)).collect();
+            found.iter().for_each(|other| add(Some(own), Some(other)));
+            if found.is_empty() && matches!(kind, JoinKind::LeftOuter | JoinKind::FullOuter) {
+                add(Some(own), None);
             }
+        }
+        if matches!(kind, JoinKind::RightOuter | JoinKind::FullOuter) {
+            let is_lonely = |other: &&Row| !left.iter().any(|own| matches(own, other));
+            right.iter().filter(is_lonely).for_each(|other| add(None, Some(other)));
         }
         table
     }
@@ -178,8 +186,16 @@ impl Subtasks {
     }
 }
 
-const KINDS: [(JoinKind, bool); 4] =
-    [(JoinKind::Inner, false), (JoinKind::Inner, true), (JoinKind::LeftOuter, false), (JoinKind::LeftOuter, true)];
+const KINDS: [(JoinKind, bool); 8] = [
+    (JoinKind::Inner, false),
+    (JoinKind::Inner, true),
+    (JoinKind::LeftOuter, false),
+    (JoinKind::LeftOuter, true),
+    (JoinKind::RightOuter, false),
+    (JoinKind::RightOuter, true),
+    (JoinKind::FullOuter, false),
+    (JoinKind::FullOuter, true),
+];
 
 #[test]
 fn any_interleaving_of_both_changelogs_gives_the_join_of_the_rows_alive_also_after_restores() {

@@ -13,14 +13,17 @@ use crate::flatten;
 use crate::functions::Functions;
 use crate::parse;
 use crate::relational::Relational;
-use crate::translate::Statement;
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{concat_batches, filter_record_batch, take};
+use crate::translate::{Statement, evaluated};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array,
+};
+use arrow::compute::{SortOptions, concat_batches, filter_record_batch, take};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::row::{RowConverter, SortField};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::execution_props::ExecutionProps;
-use datafusion_expr::logical_plan::{Aggregate, Distinct, Join};
+use datafusion_expr::logical_plan::{Aggregate, Distinct, Join, Window};
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, JoinType, LogicalPlan};
@@ -96,6 +99,9 @@ fn evaluate(plan: &LogicalPlan, connectors: &Connectors) -> RecordBatch {
             filter_record_batch(&rows, &first).unwrap()
         }
         LogicalPlan::Join(join) => joined(join, &input(&join.left), &input(&join.right)),
+        LogicalPlan::Window(window) => numbered(window, &input(&window.input)),
+        LogicalPlan::Values(values) => renamed(&values.schema, &evaluated(values).unwrap()),
+        LogicalPlan::EmptyRelation(empty) => batch(&empty.schema, Vec::new(), usize::from(empty.produce_one_row)),
         LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, &input(&aggregate.input)),
         LogicalPlan::Extension(extension) => {
             let node = flatten::of_extension(extension).expect("only UNNEST is an extension");
@@ -137,9 +143,11 @@ fn picked(rows: &RecordBatch, picks: &[Option<u32>]) -> Vec<ArrayRef> {
 
 /// Every pair of rows, of which those stay for which all conditions hold.
 fn joined(join: &Join, left: &RecordBatch, right: &RecordBatch) -> RecordBatch {
-    let is_outer = match join.join_type {
-        JoinType::Inner => false,
-        JoinType::Left => true,
+    let (left_is_outer, right_is_outer) = match join.join_type {
+        JoinType::Inner => (false, false),
+        JoinType::Left => (true, false),
+        JoinType::Right => (false, true),
+        JoinType::Full => (true, true),
         other => panic!("the reference does not know {other} JOIN"),
     };
     let both = DFSchema::join(join.left.schema(), join.right.schema()).unwrap();
@@ -159,14 +167,54 @@ fn joined(join: &Join, left: &RecordBatch, right: &RecordBatch) -> RecordBatch {
         };
         let before = rights.len();
         rights.extend((0..count).filter(passes).map(Some));
-        if rights.len() == before && is_outer {
+        if rights.len() == before && left_is_outer {
             rights.push(None);
         }
         lefts.resize(rights.len(), Some(row));
     }
+    if right_is_outer {
+        let lonely = (0..u32::try_from(right.num_rows()).unwrap()).map(Some).filter(|row| !rights.contains(row));
+        rights.extend(lonely.collect::<Vec<_>>());
+        lefts.resize(rights.len(), None);
+    }
     let mut columns = picked(left, &lefts);
     columns.extend(picked(right, &rights));
     batch(&join.schema, columns, lefts.len())
+}
+
+/// Every row with its number, by sorting all; rows that tie by their columns.
+fn numbered(window: &Window, rows: &RecordBatch) -> RecordBatch {
+    let [call] = window.window_expr.as_slice() else { panic!("one function at a time") };
+    let Expr::WindowFunction(call) = call.clone().unalias() else { panic!("{call} is no window function") };
+    assert_eq!(call.fun.name(), "row_number");
+    let schema = window.input.schema();
+    let keys = call.params.partition_by.iter().map(|key| (column(key, schema, rows), SortOptions::default()));
+    let order = call.params.order_by.iter().map(|sort| {
+        let options = SortOptions { descending: !sort.asc, nulls_first: sort.nulls_first };
+        (column(&sort.expr, schema, rows), options)
+    });
+    let others = rows.columns().iter().map(|column| (Arc::clone(column), SortOptions::default()));
+    let all: Vec<(ArrayRef, SortOptions)> = keys.chain(order).chain(others).collect();
+    let field =
+        |(column, options): &(ArrayRef, SortOptions)| SortField::new_with_options(column.data_type().clone(), *options);
+    let converted = |columns: &[(ArrayRef, SortOptions)]| {
+        let converter = RowConverter::new(columns.iter().map(field).collect()).unwrap();
+        converter.convert_columns(&columns.iter().map(|(column, _)| Arc::clone(column)).collect::<Vec<_>>()).unwrap()
+    };
+    let sorted = converted(&all);
+    let mut places: Vec<usize> = (0..rows.num_rows()).collect();
+    places.sort_by(|one, other| sorted.row(*one).cmp(&sorted.row(*other)));
+    let partition = &all[..call.params.partition_by.len()];
+    let partitions = (!partition.is_empty()).then(|| converted(partition));
+    let mut numbers = vec![0_i64; rows.num_rows()];
+    for (index, row) in places.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| places[before]);
+        let same = |before: &usize| partitions.as_ref().is_none_or(|all| all.row(*before) == all.row(*row));
+        numbers[*row] = before.filter(same).map_or(1, |before| numbers[before] + 1);
+    }
+    let mut columns = rows.columns().to_vec();
+    columns.push(Arc::new(Int64Array::from(numbers)));
+    batch(&window.schema, columns, rows.num_rows())
 }
 
 fn aggregated(aggregate: &Aggregate, rows: &RecordBatch) -> RecordBatch {

@@ -60,6 +60,14 @@ plans! {
     source_of_changes: "CREATE TABLE kept (id BIGINT, balance BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'upsert'); INSERT INTO kept SELECT id, balance FROM accounts WHERE balance > 0; INSERT INTO changes SELECT owner, SUM(balance) FROM accounts GROUP BY owner";
     dead_letters: "CREATE TABLE bad (place STRING, source STRING, record BYTES, reason STRING NOT NULL) WITH ('connector' = 'insert-only'); CREATE TABLE t (a STRING NOT NULL, b BIGINT) WITH ('connector' = 'source', 'dead-letter' = 'bad'); INSERT INTO log SELECT a, b FROM t; INSERT INTO pv SELECT a, COUNT(*) FROM t GROUP BY a";
     metadata: "CREATE TABLE t (a INT, `at` TIMESTAMP(3) METADATA FROM 'timestamp' VIRTUAL, place BIGINT METADATA) WITH ('connector' = 'source'); INSERT INTO log SELECT CAST(`at` AS STRING), place FROM t";
+    top_n: "INSERT INTO changes SELECT app_id, ms FROM (SELECT app_id, url, ms, ROW_NUMBER() OVER (PARTITION BY app_id ORDER BY ms DESC, url) AS n FROM page_views) t WHERE n <= 3";
+    top_n_with_number: "INSERT INTO changes SELECT app_id, n FROM (SELECT app_id, ROW_NUMBER() OVER (PARTITION BY app_id, LOWER(url) ORDER BY ms + 1 DESC NULLS FIRST) AS n FROM page_views WHERE cost > 1) t WHERE n BETWEEN 2 AND 5";
+    top_n_of_counts: "INSERT INTO changes SELECT app_id, c FROM (SELECT app_id, COUNT(*) AS c, ROW_NUMBER() OVER (ORDER BY COUNT(*) DESC) AS n FROM page_views GROUP BY app_id) t WHERE n < 11";
+    best_into_a_sink_by_key: "INSERT INTO pv SELECT app_id, ms FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY app_id ORDER BY ms) AS n FROM page_views) t WHERE n = 1 AND cost > 3";
+    right_join: "INSERT INTO changes SELECT a.url, b.ms FROM page_views a RIGHT JOIN page_views b ON a.url = b.app_id AND b.ms > 3 AND a.ms > 4 WHERE b.cost > 1 AND a.cost > 2";
+    full_join: "INSERT INTO changes SELECT COALESCE(a.url, b.url), b.ms FROM page_views a FULL OUTER JOIN page_views b ON a.url = b.app_id AND b.ms > 3 WHERE b.cost > 1";
+    values: "INSERT INTO log VALUES ('a', 1), ('b', 2)";
+    select_without_from: "INSERT INTO log SELECT 'a', 1 UNION ALL SELECT 'b', 2";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 
@@ -85,6 +93,38 @@ fn ids_do_not_depend_on_projections_filters_and_names() {
     ] {
         assert_eq!(uids(statement), expected, "{statement}");
     }
+}
+
+#[test]
+fn ids_of_ranks_say_partition_and_order() {
+    let ranked = |inner: &str| {
+        uids(&format!(
+            "INSERT INTO changes SELECT app_id, m FROM (SELECT {inner}, app_id, ms AS m, ROW_NUMBER() OVER (PARTITION BY \
+             p.app_id, url ORDER BY ms DESC, cost) AS n FROM page_views AS p WHERE ms > 1) t WHERE n <= 3"
+        ))
+    };
+    let expected = ["changes.source(page_views)", "changes.rank(app_id,url;ms DESC,cost)", "changes.sink"];
+    assert_eq!(ranked("cost"), expected);
+    assert_eq!(ranked("UPPER(url), ts"), expected);
+}
+
+#[test]
+fn explained_statements_are_planned_apart_and_do_not_run() {
+    let explained = |statement: &str| {
+        let (plans, program) =
+            crate::explained(&format!("{TABLES}{statement}"), &options(), &TestConnectors::default()).unwrap();
+        (plans, program.map(|program| explain(&program)))
+    };
+    let insert = "INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id";
+    let copy = "INSERT INTO two SELECT app_id, url FROM page_views";
+    let (plans, program) = explained(&format!("EXPLAIN PLAN FOR {insert}; {copy}; EXPLAIN {copy};"));
+    assert_eq!(plans, [explain(&plan(insert)), explain(&plan(copy))]);
+    assert_eq!(program, Some(explain(&plan(copy))));
+    let set = format!("STATEMENT SET BEGIN {insert}; {copy}; END");
+    assert_eq!(explained(&format!("EXPLAIN {set}")), (vec![explain(&plan(&format!("EXECUTE {set}")))], None));
+    let (query, _) = explained("EXPLAIN SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id");
+    assert!(query[0].contains("uid query.group-aggregate(app_id), keyed"), "{}", query[0]);
+    assert!(!query[0].contains("Sink("), "{}", query[0]);
 }
 
 #[test]

@@ -26,12 +26,12 @@ use std::sync::Arc;
 type Pair = (Expr, Expr);
 
 /// A side, ready to be exchanged.
-struct Side {
-    stream: Stream,
+pub(super) struct Side {
+    pub(super) stream: Stream,
     /// How many of the chain's columns the plan knows; keys that are computed follow.
-    columns: usize,
-    keys: Vec<usize>,
-    key_names: Vec<String>,
+    pub(super) columns: usize,
+    pub(super) keys: Vec<usize>,
+    pub(super) key_names: Vec<String>,
 }
 
 impl Translator<'_> {
@@ -39,6 +39,8 @@ impl Translator<'_> {
         let kind = match join.join_type {
             JoinType::Inner => JoinKind::Inner,
             JoinType::Left => JoinKind::LeftOuter,
+            JoinType::Right => JoinKind::RightOuter,
+            JoinType::Full => JoinKind::FullOuter,
             other => return Err(self.statement.unsupported(&format!("{other} JOIN"))),
         };
         let (keys, rest) = self.conditions(join)?;
@@ -54,9 +56,8 @@ impl Translator<'_> {
         let right = self.side(right, &right_keys)?;
         let rest = conjunction(rest);
         let condition = rest.map(|rest| self.condition(join, &rest, &left, &right)).transpose()?;
-        let description = describe(join.join_type, &left, &right, condition.as_ref());
-        let output =
-            output_schema(left.stream.chain.schema(), right.stream.chain.schema(), kind == JoinKind::LeftOuter);
+        let description = describe(kind, &left, &right, condition.as_ref());
+        let output = output_schema(left.stream.chain.schema(), right.stream.chain.schema(), kind);
         let spec = JoinSpec {
             kind,
             left: Arc::clone(left.stream.chain.schema()),
@@ -69,7 +70,14 @@ impl Translator<'_> {
             right_ttl: stateful.ttl[1].map(time_span),
         };
         let factory = JoinFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;
-        let (lineage, updates) = traced(&left, &right, kind, &description);
+        let (lineage, updates) = match kind {
+            JoinKind::RightOuter => {
+                let (mut lineage, updates) = traced(&right, &left, JoinKind::LeftOuter, &description);
+                lineage.rotate_left(right.columns);
+                (lineage, updates)
+            }
+            _ => traced(&left, &right, kind, &description),
+        };
         let calc = joined_calc(&output, &left, &right);
         let inputs = [left, right].map(|side| (side.stream.chain, Partitioning::Hash { keys: side.keys }));
         let [left, right] = inputs;
@@ -97,7 +105,7 @@ impl Translator<'_> {
     }
 
     /// Makes the keys of a side columns of its chain.
-    fn side(&mut self, stream: Stream, keys: &[Expr]) -> Result<Side, SqlError> {
+    pub(super) fn side(&mut self, stream: Stream, keys: &[Expr]) -> Result<Side, SqlError> {
         let columns = stream.schema.fields().len();
         let column = |(index, output): (usize, &Output)| {
             let field = Arc::clone(&output.field);
@@ -133,8 +141,11 @@ impl Translator<'_> {
     ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let planning = |error| self.statement.planning(&error);
         let both = DFSchema::join(join.left.schema(), join.right.schema()).map_err(planning)?;
-        let calc =
-            joined_calc(&output_schema(left.stream.chain.schema(), right.stream.chain.schema(), false), left, right);
+        let calc = joined_calc(
+            &output_schema(left.stream.chain.schema(), right.stream.chain.schema(), JoinKind::Inner),
+            left,
+            right,
+        );
         let compiled = calc::physical(condition, &both, &calc).map_err(planning)?;
         let moved = calc.over_input(&compiled).map_err(planning)?;
         moved.ok_or_else(|| self.statement.internal("a condition of a JOIN needs a column that it does not have"))
@@ -159,11 +170,14 @@ const fn is_true(condition: &Expr) -> bool {
     matches!(condition, Expr::Literal(ScalarValue::Boolean(Some(true)), _))
 }
 
-/// The columns of both sides, computed keys included; those of the right side may be missing in a left join.
-fn output_schema(left: &SchemaRef, right: &SchemaRef, is_outer: bool) -> SchemaRef {
-    let loose = |field: &Arc<Field>| Arc::new(field.as_ref().clone().with_nullable(field.is_nullable() || is_outer));
-    let fields = left.fields().iter().cloned().chain(right.fields().iter().map(loose));
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+/// The columns of both sides, computed keys included; those of a side may be missing where the other is outer.
+fn output_schema(left: &SchemaRef, right: &SchemaRef, kind: JoinKind) -> SchemaRef {
+    let field = |field: &Arc<Field>, may_lack: bool| {
+        Arc::new(field.as_ref().clone().with_nullable(field.is_nullable() || may_lack))
+    };
+    let left = left.fields().iter().map(|own| field(own, kind.is_outer(1)));
+    let right = right.fields().iter().map(|own| field(own, kind.is_outer(0)));
+    Arc::new(Schema::new(left.chain(right).collect::<Vec<_>>()))
 }
 
 /// The columns that the plan knows, out of those that the join gives.
@@ -179,12 +193,12 @@ fn joined_calc(output: &SchemaRef, left: &Side, right: &Side) -> Calc {
 ///
 /// Its rows have a key whose changes come in order when both sides have one, or the right side at most one row per key
 /// of the join; and when the columns that decide where a row is joined are part of that key, since changes that are
-/// joined in different places overtake each other.
+/// joined in different places overtake each other. Of a full join neither side's key is always there.
 fn traced(left: &Side, right: &Side, kind: JoinKind, node: &str) -> (Vec<Lineage>, Option<Updates>) {
     let columns = left.columns + right.columns;
     let nothing = vec![Lineage::Other; columns];
     let inputs = [&left.stream.updates, &right.stream.updates];
-    let changes = inputs.iter().any(|updates| updates.is_some()) || kind == JoinKind::LeftOuter;
+    let changes = inputs.iter().any(|updates| updates.is_some()) || kind != JoinKind::Inner;
     if !changes {
         return (nothing, None);
     }
@@ -200,7 +214,7 @@ fn traced(left: &Side, right: &Side, kind: JoinKind, node: &str) -> (Vec<Lineage
             _ => None,
         })
     };
-    if !joined_by_key(left) || !joined_by_key(right) {
+    if !joined_by_key(left) || !joined_by_key(right) || kind == JoinKind::FullOuter {
         return (nothing, Some(unkeyed));
     }
     let (mut names, mut places) = (left_keys, Vec::new());
@@ -223,8 +237,13 @@ fn traced(left: &Side, right: &Side, kind: JoinKind, node: &str) -> (Vec<Lineage
 }
 
 /// `Join(joinType=[InnerJoin], where=[a = b], …)`, as Flink's EXPLAIN says it.
-fn describe(kind: JoinType, left: &Side, right: &Side, condition: Option<&Arc<dyn PhysicalExpr>>) -> String {
-    let kind = if kind == JoinType::Left { "LeftOuterJoin" } else { "InnerJoin" };
+fn describe(kind: JoinKind, left: &Side, right: &Side, condition: Option<&Arc<dyn PhysicalExpr>>) -> String {
+    let kind = match kind {
+        JoinKind::Inner => "InnerJoin",
+        JoinKind::LeftOuter => "LeftOuterJoin",
+        JoinKind::RightOuter => "RightOuterJoin",
+        JoinKind::FullOuter => "FullOuterJoin",
+    };
     let pairs = left.key_names.iter().zip(&right.key_names).map(|(left, right)| format!("{left} = {right}"));
     let all: Vec<String> = pairs.chain(condition.map(calc::sql)).collect();
     let names = |side: &Side| {

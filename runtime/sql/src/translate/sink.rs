@@ -8,6 +8,7 @@ use crate::catalog::Table;
 use crate::error::{SqlError, SqlErrorKind, nearest};
 use crate::operators::UpsertFactory;
 use crate::parse::ColumnDefinition;
+use crate::rank;
 use crate::types::{is_implicit, sql_name};
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion_common::{Column, ScalarValue};
@@ -198,6 +199,12 @@ impl Translator<'_> {
         self.close(chain).map(|_| ())
     }
 
+    /// Ends a stream without a sink: what EXPLAIN shows of a query.
+    pub(crate) fn end(&mut self, stream: Stream) -> Result<(), SqlError> {
+        let chain = self.fuse(stream).chain;
+        self.close(chain).map(|_| ())
+    }
+
     fn check_changes(&self, stream: &Stream, updates: &Updates, target: &Target<'_>) -> Result<(), SqlError> {
         match target.factory.accepted_kinds() {
             AcceptedKinds::All => Ok(()),
@@ -272,13 +279,14 @@ fn written_columns(table: &Table) -> Vec<usize> {
     columns.map(|(position, _)| position).collect()
 }
 
-/// Whether a filter stands over an aggregation, with nothing in between that keeps state.
+/// Whether a filter stands over an aggregation or a rank, with nothing in between that keeps state.
 fn is_filtered(plan: &LogicalPlan, by_filter: bool) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => is_filtered(&projection.input, by_filter),
         LogicalPlan::SubqueryAlias(alias) => is_filtered(&alias.input, by_filter),
         LogicalPlan::Filter(filter) => is_filtered(&filter.input, true),
         LogicalPlan::Aggregate(_) | LogicalPlan::Distinct(_) => by_filter,
+        LogicalPlan::Extension(extension) => by_filter && rank::of_extension(extension).is_some(),
         _ => false,
     }
 }

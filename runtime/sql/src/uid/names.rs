@@ -2,8 +2,8 @@
 
 use crate::catalog::Tables;
 use datafusion_sql::sqlparser::ast::{
-    BinaryOperator, Expr, GroupByExpr, ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins,
-    Value, ValueWithSpan,
+    BinaryOperator, Expr, GroupByExpr, ObjectName, OrderByExpr, Query, Select, SelectItem, SetExpr, TableFactor,
+    TableWithJoins, Value, ValueWithSpan, WindowType,
 };
 
 /// The SELECT that gives a query its columns.
@@ -54,6 +54,24 @@ pub(super) fn item_names(select: &Select) -> Vec<String> {
         other => other.to_string(),
     };
     select.projection.iter().map(name).collect()
+}
+
+/// PARTITION BY and ORDER BY of each ROW_NUMBER of a SELECT.
+pub(super) fn row_numbers(select: &Select) -> Vec<(Vec<String>, Vec<String>)> {
+    let of_item = |item: &SelectItem| {
+        let (SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. }) = item else {
+            return None;
+        };
+        let Expr::Function(call) = expression else { return None };
+        let Some(WindowType::WindowSpec(window)) = &call.over else { return None };
+        let order = |by: &OrderByExpr| {
+            let direction = if by.options.asc == Some(false) { " DESC" } else { "" };
+            format!("{}{direction}", column_name(&by.expr))
+        };
+        let partition = window.partition_by.iter().map(column_name).collect();
+        Some((partition, window.order_by.iter().map(order).collect()))
+    };
+    select.projection.iter().filter_map(of_item).collect()
 }
 
 /// Whether FROM has a column of this name, which then goes before an alias.

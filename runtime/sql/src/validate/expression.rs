@@ -6,7 +6,7 @@ use crate::functions::{FunctionKind, FunctionRefusal};
 use crate::rewrite;
 use datafusion_sql::sqlparser::ast::{
     BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
-    UnaryOperator, ValueWithSpan, visit_expressions,
+    UnaryOperator, ValueWithSpan, WindowType, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -15,9 +15,57 @@ impl Validator<'_> {
     /// An expression of the SELECT list: aggregate calls may stand in it.
     pub(super) fn expression(self, expression: &Expr) -> Result<(), SqlError> {
         self.every_node(expression, |node| match node {
+            Expr::Function(function) if self.is_row_number(function) => {
+                let message = "ROW_NUMBER may stand in SELECT only, with nothing around it";
+                self.invalid(message, function.span().start)
+            }
             Expr::Function(function) => self.call(function),
             _ => Ok(()),
         })
+    }
+
+    /// An item of SELECT: an expression, or ROW_NUMBER() OVER (…).
+    pub(super) fn selected(self, expression: &Expr) -> Result<(), SqlError> {
+        match expression {
+            Expr::Function(function) if self.is_row_number(function) => self.row_number(function),
+            _ => self.expression(expression),
+        }
+    }
+
+    fn is_row_number(self, function: &Function) -> bool {
+        self.functions.kind(&function.name.to_string()) == Ok(FunctionKind::Window)
+    }
+
+    fn row_number(self, function: &Function) -> Result<(), SqlError> {
+        let at = function.span().start;
+        let window = match &function.over {
+            Some(WindowType::WindowSpec(window)) => window,
+            Some(WindowType::NamedWindow(_)) => {
+                return self.refuse("a named window", self.text.keyword_after(at, "OVER"));
+            }
+            None => return self.invalid("ROW_NUMBER needs OVER (PARTITION BY … ORDER BY …)", at),
+        };
+        let over = self.text.keyword_after(at, "OVER");
+        let has_arguments = !matches!(&function.args, FunctionArguments::List(list) if list.args.is_empty());
+        let others = [
+            (window.window_name.is_some(), "a named window"),
+            (window.window_frame.is_some(), "a frame (ROWS or RANGE) of ROW_NUMBER"),
+            (function.filter.is_some(), "FILTER of ROW_NUMBER"),
+            (function.null_treatment.is_some(), "IGNORE NULLS"),
+            (!function.within_group.is_empty(), "WITHIN GROUP"),
+        ];
+        self.refuse_any(&others, over)?;
+        if has_arguments {
+            return self.invalid("ROW_NUMBER takes no arguments", at);
+        }
+        if window.order_by.is_empty() {
+            return self.invalid("ROW_NUMBER needs an order: OVER (PARTITION BY … ORDER BY …)", over);
+        }
+        if let Some(fill) = window.order_by.iter().find(|by| by.with_fill.is_some()) {
+            return self.refuse("WITH FILL", fill.expr.span().start);
+        }
+        window.partition_by.iter().try_for_each(|key| self.expression(key))?;
+        window.order_by.iter().try_for_each(|by| self.expression(&by.expr))
     }
 
     /// An expression of one row: without aggregate calls.
@@ -25,7 +73,7 @@ impl Validator<'_> {
         self.every_node(expression, |node| match node {
             Expr::Function(function) => match self.call_kind(function)? {
                 FunctionKind::Scalar => self.call(function),
-                FunctionKind::Aggregate => {
+                FunctionKind::Aggregate | FunctionKind::Window => {
                     let message = format!("{} may not stand in {clause}", function.name.to_string().to_uppercase());
                     self.invalid(message, function.span().start)
                 }
@@ -165,7 +213,7 @@ impl Validator<'_> {
             return self.invalid(format!("DISTINCT belongs to an aggregate call, which {name} is none"), at);
         }
         match kind {
-            FunctionKind::Scalar => Ok(()),
+            FunctionKind::Scalar | FunctionKind::Window => Ok(()),
             FunctionKind::Aggregate => match visit_expressions(&list.args, |inner| self.aggregate_call(inner)) {
                 ControlFlow::Continue(()) => Ok(()),
                 ControlFlow::Break(()) => self.invalid(format!("an aggregate call inside {name}"), at),
