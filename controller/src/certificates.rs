@@ -2,8 +2,9 @@
 //!
 //! The Secret `<job>-tls` is owned by the StreamJob and written before the first pod that mounts it (C2). It holds the
 //! job's authority with its private key, which no pod mounts, and one certificate per role. It is asked for by name,
-//! never listed or watched: before pods are made, and otherwise no more often than [`LOOK`]. What was read stays in
-//! memory, so that a Secret that somebody deleted is made again as it was. When what is renewed, [`renewal`] decides.
+//! never listed or watched: before pods are made, and otherwise no more often than [`LOOK`]. The authority stays in
+//! memory, so that after somebody has deleted the Secret those who believe it go on. When what is renewed, [`renewal`]
+//! decides.
 //!
 //! Renewal restarts nothing: processes read their files again when they change.
 
@@ -52,6 +53,7 @@ pub struct Certificates {
 
 #[derive(Clone)]
 struct Known {
+    /// Without the certificates of the roles.
     material: Material,
     /// Of the controller, for this job.
     tls: Arc<Tls>,
@@ -86,7 +88,7 @@ impl Certificates {
         let mut damaged = false;
         let (version, held) = match there {
             Some((version, Some(found))) => (Some(version), Some(found)),
-            // Damaged: written again as it was, where that is known.
+            // Damaged: written again by the same authority, where that is known.
             Some((version, None)) => {
                 damaged = true;
                 (Some(version), remembered)
@@ -101,7 +103,7 @@ impl Certificates {
             tracing::info!(job = %names::job_id(job), ?step, "certificates written");
         }
         let tls = Arc::new(own(&uid, &material, now, &self.lives).map_err(made)?);
-        let known = Known { material, tls, looked_at: now };
+        let known = Known { material: material.without_leaves(), tls, looked_at: now };
         let next = due(&known);
         self.lock().insert(uid, known);
         Ok(next)
@@ -122,7 +124,7 @@ impl Certificates {
 fn own(uid: &str, material: &Material, now: Timestamp, lives: &Lives) -> Result<Tls, CertificateError> {
     let mut credentials = material.authority(uid)?.issue(Role::Controller, now, lives.leaf)?;
     credentials.authority = material.bundle();
-    Ok(Tls::from_credentials(&credentials)?)
+    Ok(Tls::of_client(&credentials)?)
 }
 
 async fn write(

@@ -8,7 +8,8 @@ use crate::outdated::Outdated;
 use crate::planted::Planted;
 use crate::savepoint::Savepoints;
 use crate::streams::Streams;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use crate::watches::WatchedPod;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Client;
 use kube::runtime::reflector::Store;
 
@@ -16,7 +17,7 @@ use kube::runtime::reflector::Store;
 pub struct Context {
     pub(crate) client: Client,
     pub(crate) runtime_image: String,
-    pub(crate) pods: Store<Pod>,
+    pub(crate) pods: Store<WatchedPod>,
     pub(crate) services: Store<Service>,
     pub(crate) config_maps: Store<ConfigMap>,
     pub(crate) savepoints: Savepoints,

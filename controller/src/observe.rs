@@ -1,8 +1,8 @@
 //! Step 1: what the API server and the status streams say about a StreamJob, as facts.
 //!
 //! Pods, Services and ConfigMaps come from the watches' caches. Where a decision must not rest on a cache that lags behind
-//! (the caller says so), a pod that the cache does not show and that may have been made is asked for by its name: nothing
-//! is ever listed. Nothing is decided here.
+//! ([`confirm`]), a pod that the cache does not show and that may have been made is asked for by its name: nothing is ever
+//! listed. Nothing is decided here.
 
 mod pods;
 
@@ -21,20 +21,11 @@ use sluice_protocol::Generation;
 
 pub use pods::pod_facts;
 
-/// Where pods are looked up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The watch's cache.
-    Cache,
-    /// The cache, and the API server for pods that the cache does not show.
-    Confirmed,
-}
-
-/// Reads everything that decides about `job`.
+/// Reads everything that decides about `job`, pods as the watch's cache shows them.
 ///
 /// # Errors
-/// The API server cannot be asked for the user's ConfigMap, or for pods when they are read live.
-pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Result<Facts, kube::Error> {
+/// The API server cannot be asked for the user's ConfigMap, or for one that the cache does not show.
+pub async fn observe(context: &Context, job: &StreamJob) -> Result<Facts, kube::Error> {
     let namespace = job.namespace().unwrap_or_default();
     let memory = status::read_memory(job);
     let sql = read_sql(context, job, &namespace).await?;
@@ -47,11 +38,7 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     let stable = frozen_spec(context, &namespace, stable.map_or("", |one| &one.program)).await?.ok();
     let given_up = frozen_spec(context, &namespace, given_up.map_or("", |one| &one.program)).await?.ok();
     let now = time::now();
-    let needed = frozen.as_ref().unwrap_or(&job.spec).task_manager_count();
-    let pods = match source {
-        Source::Cache => cached_pods(context, job, &namespace),
-        Source::Confirmed => confirmed_pods(context, job, &namespace, &memory, needed).await?,
-    };
+    let pods = cached_pods(context, job, &namespace);
     Ok(Facts {
         now,
         name: job.name_any(),
@@ -84,10 +71,32 @@ pub async fn observe(context: &Context, job: &StreamJob, source: Source) -> Resu
     })
 }
 
+/// The same facts with the pods that the cache does not show and that the API server knows, for a plan that acts. What was
+/// read from ConfigMaps is not read again: one that changes meanwhile starts the next pass.
+///
+/// # Errors
+/// The API server cannot be asked for pods.
+pub async fn confirm(context: &Context, job: &StreamJob, facts: Facts) -> Result<Facts, kube::Error> {
+    let namespace = job.namespace().unwrap_or_default();
+    let needed = facts.frozen.as_ref().unwrap_or(&job.spec).task_manager_count();
+    let pods = confirmed_pods(context, job, &namespace, &facts.memory, needed).await?;
+    let stream = context.streams.view(&names::job_id(job), facts.memory.generation);
+    Ok(Facts {
+        now: time::now(),
+        pods,
+        report: stream.report,
+        connected: stream.connected,
+        unreachable_since: stream.unreachable_since,
+        tried_since: stream.tried_since,
+        stream_problem: stream.why,
+        ..facts
+    })
+}
+
 fn cached_pods(context: &Context, job: &StreamJob, namespace: &str) -> Vec<PodFacts> {
     let uid = job.uid().unwrap_or_default();
     let owned = context.pods.state_filter(|pod| pod.namespace().as_deref() == Some(namespace) && is_owned(pod, &uid));
-    let mut facts: Vec<PodFacts> = owned.iter().filter_map(|pod| pod_facts(pod)).collect();
+    let mut facts: Vec<PodFacts> = owned.iter().filter_map(|pod| pod.facts.clone()).collect();
     facts.sort_by_key(|pod| (pod.generation, pod.role));
     facts
 }

@@ -274,10 +274,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Nothing has changed: a helper may have something to do.
+    /// Nothing has changed: a helper may be at work.
     fn stay(&mut self, state: StreamJobState) {
         let Facts { told, .. } = self.facts;
-        if self.dispose() {
+        if self.closes_failed() || self.dispose() {
             self.plan.view = View::ended(state, &told.reason, &told.message);
             return;
         }

@@ -5,7 +5,7 @@ use crate::build::names;
 use crate::context::Context;
 use crate::facts::{Facts, Rejection, Role};
 use crate::metrics::STREAM_JOB;
-use crate::observe::{Source, job_manager_target, observe};
+use crate::observe::{confirm, job_manager_target, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
@@ -269,12 +269,12 @@ fn has_finalizer(job: &StreamJob) -> bool {
 
 /// A plan that acts rests on pods as they are, not as a cache remembers them.
 async fn decide(job: &StreamJob, context: &Context) -> Result<(Facts, Plan), ReconcileError> {
-    let facts = observe(context, job, Source::Cache).await.map_err(ReconcileError::Observe)?;
+    let facts = observe(context, job).await.map_err(ReconcileError::Observe)?;
     let first = plan(&facts);
     if !first.acts() && first.memory.decides_like(&facts.memory) {
         return Ok((facts, first));
     }
-    let facts = observe(context, job, Source::Confirmed).await.map_err(ReconcileError::Observe)?;
+    let facts = confirm(context, job, facts).await.map_err(ReconcileError::Observe)?;
     let plan = plan(&facts);
     Ok((facts, plan))
 }

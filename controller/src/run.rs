@@ -18,13 +18,13 @@ use crate::pulse::Pulse;
 use crate::queue::Queue;
 use crate::reconcile::{reconcile, retry};
 use crate::streams::Streams;
-use crate::watches::{self, Jobs, Request, Source, trim_config_map, trim_pod, trim_service};
+use crate::watches::{self, Jobs, Request, Source, WatchedPod, trim_config_map, trim_pod, trim_service};
 use crate::{client, savepoint};
 use ::http::{Request as HttpRequest, Response};
 use anyhow::Context as _;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Client;
 use kube::client::Body;
 use kube::config::Config;
@@ -156,7 +156,7 @@ impl Replica {
         let streams = Arc::new(Streams::new(trigger, connector, leadership, Arc::clone(&certificates)));
         let (touched, _) = broadcast::channel(TOUCHED);
         let (jobs, job_requests) = watches::watch_jobs(&source, watches::forget(&streams, touched.clone()));
-        let (pods, pod_requests) = watches::watch_owned::<Pod>(&source, trim_pod);
+        let (pods, pod_requests) = watches::watch_owned::<WatchedPod>(&source, trim_pod);
         let (services, service_requests) = watches::watch_owned::<Service>(&source, trim_service);
         let (config_maps, program_requests) = watches::watch_owned::<ConfigMap>(&source, trim_config_map);
         let mut requests: Vec<BoxStream<'static, Request>> = vec![

@@ -7,7 +7,7 @@
 use crate::apply::{ApplyError, write_finalizer};
 use crate::build::names;
 use crate::context::Context;
-use crate::observe::{Source, observe};
+use crate::observe::{confirm, observe};
 use crate::plan::{Finalizer, Occurrence, plan};
 use crate::reconcile::{ReconcileError, carry_out, next_pass, target};
 use crate::watches::WatchedJob;
@@ -31,7 +31,8 @@ pub(crate) async fn delete(job: &WatchedJob, context: &Context) -> Result<Action
         return Ok(Action::await_change());
     };
     if let Some(readable) = readable(&raw) {
-        let facts = observe(context, &readable, Source::Confirmed).await.map_err(ReconcileError::Observe)?;
+        let facts = observe(context, &readable).await.map_err(ReconcileError::Observe)?;
+        let facts = confirm(context, &readable, facts).await.map_err(ReconcileError::Observe)?;
         let plan = plan(&facts);
         // A pod that ends the ledger would need its generation in status, which is not written.
         if plan.create.is_empty() {

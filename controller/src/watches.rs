@@ -2,8 +2,10 @@
 //! triggers a pass over the StreamJob it belongs to; what decisions do not look at is not kept in memory.
 
 mod merge;
+mod pod;
 mod source;
 
+pub(crate) use pod::WatchedPod;
 pub(crate) use source::Source;
 
 use crate::build::names;
@@ -11,7 +13,8 @@ use crate::savepoint::Touched;
 use crate::streams::Streams;
 use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -35,7 +38,7 @@ pub(crate) fn watch_jobs(
     source: &Source,
     streams: impl Fn(&JobId) + Send + 'static,
 ) -> (Jobs, impl Stream<Item = Request> + Send + 'static) {
-    let (store, events) = source.watch::<WatchedJob>(&watcher::Config::default(), |_| {});
+    let (store, events) = source.watch::<WatchedJob>(&watcher::Config::default(), trim_job);
     let requests = events.filter_map(move |event| {
         if let Event::Delete(job) = &event {
             streams(&job_id(job));
@@ -84,30 +87,34 @@ fn is_program_of(job: &WatchedJob, namespace: Option<String>, name: &str) -> boo
     from.is_some_and(|from| from.config_map_key_ref.name == name) && job.namespace() == namespace
 }
 
-/// Leaves of a pod what [`crate::observe::pod_facts`] reads.
-pub(crate) fn trim_pod(pod: &mut Pod) {
-    pod.annotations_mut().clear();
-    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone());
-    let container = Container { image, ..Container::default() };
-    pod.spec = Some(PodSpec { containers: vec![container], ..PodSpec::default() });
-    if let Some(status) = &mut pod.status {
-        status.host_ips = None;
-        status.pod_ips = None;
-    }
+/// What a pod's facts do not hold is never kept; its version only the watch needs.
+pub(crate) fn trim_pod(pod: &mut WatchedPod) {
+    pod.meta_mut().resource_version = None;
 }
 
-/// Leaves a Service its selector.
+/// Leaves a Service the generation that it selects.
 pub(crate) fn trim_service(service: &mut Service) {
-    service.annotations_mut().clear();
+    trim_meta(service.meta_mut());
     service.status = None;
-    if let Some(spec) = &mut service.spec {
-        spec.ports = None;
-    }
+    let mut selector = service.spec.take().and_then(|spec| spec.selector).unwrap_or_default();
+    selector.retain(|label, _| label == names::GENERATION_LABEL);
+    service.spec = Some(ServiceSpec { selector: Some(selector), ..ServiceSpec::default() });
 }
 
 /// A ConfigMap's data is kept whole: it holds the frozen program.
 pub(crate) fn trim_config_map(config_map: &mut ConfigMap) {
-    config_map.annotations_mut().clear();
+    trim_meta(config_map.meta_mut());
+}
+
+/// A StreamJob is kept but for what other tools have noted on it, which may be as long as its spec.
+fn trim_job(job: &mut WatchedJob) {
+    job.annotations_mut().clear();
+}
+
+fn trim_meta(meta: &mut ObjectMeta) {
+    meta.annotations = None;
+    meta.labels = None;
+    meta.resource_version = None;
 }
 
 /// The state of a StreamJob, for metrics.

@@ -60,6 +60,19 @@ impl Material {
         Authority::from_pem(uid, self.get(&certificate), self.get(&key))
     }
 
+    /// What is remembered of it: a thousand jobs' certificates would be megabytes.
+    pub(super) fn without_leaves(mut self) -> Self {
+        for (certificate, key) in ROLES.map(keys) {
+            self.data.remove(&certificate);
+            self.data.remove(&key);
+        }
+        self
+    }
+
+    fn has_leaves(&self) -> bool {
+        ROLES.iter().flat_map(|role| <[String; 2]>::from(keys(*role))).all(|key| !self.get(&key).is_empty())
+    }
+
     /// All authorities that are believed.
     pub(super) fn bundle(&self) -> String {
         self.get(AUTHORITY_FILE).to_owned()
@@ -128,6 +141,9 @@ pub(super) fn renewed(
             material.issue(uid, now, lives)?;
         }
     }
+    if !material.has_leaves() {
+        material.issue(uid, now, lives)?;
+    }
     Ok(material)
 }
 
@@ -146,8 +162,8 @@ pub(super) fn parse(uid: &str, secret: &Secret) -> Option<Material> {
     let text = |bytes: &ByteString| String::from_utf8(bytes.0.clone()).ok();
     let data: Option<_> = secret.data.iter().flatten().map(|(key, bytes)| Some((key.clone(), text(bytes)?))).collect();
     let material = Material { held, data: data? };
-    let leaves = ROLES.iter().flat_map(|role| <[String; 2]>::from(keys(*role)));
-    let complete = leaves.chain([AUTHORITY_FILE.to_owned(), pair(SIGNER).0]).all(|key| !material.get(&key).is_empty());
+    let is_there = |key: &str| !material.get(key).is_empty();
+    let complete = material.has_leaves() && is_there(AUTHORITY_FILE) && is_there(&pair(SIGNER).0);
     let believed = material.get(AUTHORITY_FILE).contains(material.get(&pair(SIGNER).0).trim());
     let usable = material.authority(uid).is_ok() && (held.next_since.is_none() || material.next(uid).is_ok());
     (complete && believed && usable).then_some(material)

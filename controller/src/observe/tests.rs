@@ -75,7 +75,7 @@ async fn a_job_goes_on_when_this_version_cannot_read_its_program() {
     unreadable.metadata.name = Some(ran.memory.program.clone());
     writer.apply_watcher_event(&Event::Apply(unreadable));
     let context = Context { config_maps, ..Context::on(client) };
-    let observed = observe(&context, &job, Source::Cache).await.expect("is observed");
+    let observed = observe(&context, &job).await.expect("is observed");
     assert_eq!((observed.frozen.clone(), observed.memory.revision), (None, 1));
     let wanted = observed.program.clone().expect("is right");
     let other = crate::facts::Program { config_map: "pv-program-of-this-version".to_owned(), ..wanted };
@@ -105,4 +105,24 @@ fn pods_that_were_perhaps_made_and_are_not_shown_are_asked_for_by_name() {
     let earlier = PodFacts { generation: Generation(generation.0 - 1), ..pods(&[Role::JobManager])[0].clone() };
     assert_eq!(unseen("pv", &none, 2, &[earlier]), [format!("pv-{generation}-jm")]);
     assert!(unseen("pv", &Memory::default(), 2, &[]).is_empty(), "nothing was made yet");
+}
+
+/// A pass that acts reads the user's program once, and asks for what the cache does not show.
+#[tokio::test]
+async fn facts_are_confirmed_without_reading_programs_again() {
+    let calls = Calls::default();
+    let mut program = config_map("");
+    program.data = Some([("job.sql".to_owned(), "INSERT INTO a SELECT * FROM b;".to_owned())].into());
+    let client = server(&calls, move |_, path| path.ends_with("configmaps/mine").then(|| (200, json!(program))));
+    let mut job = job();
+    let from = json!({"sqlFrom": {"configMapKeyRef": {"name": "mine", "key": "job.sql"}}});
+    job.spec.program = serde_json::from_value(from).expect("is a program");
+    let context = Context::on(client);
+    let observed = observe(&context, &job).await.expect("is observed");
+    assert_eq!(lines(&calls), ["GET /api/v1/namespaces/ns/configmaps/mine"]);
+    calls.lock().expect("no panic").clear();
+    let memory = Memory { generation: Generation(1), ..observed.memory.clone() };
+    let confirmed = confirm(&context, &job, Facts { memory, ..observed.clone() }).await.expect("is confirmed");
+    assert_eq!(lines(&calls), ["GET /api/v1/namespaces/ns/pods/pv-1-jm"]);
+    assert_eq!(confirmed.program, observed.program);
 }

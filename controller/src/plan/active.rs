@@ -125,7 +125,8 @@ impl Planner<'_> {
                     RestartDecision::GiveUp { reason } => {
                         let message =
                             format!("JobManager of generation {generation} lost: {}; {reason}", cause.message);
-                        return self.fail(StreamJobState::Failed, &cause.reason, &message);
+                        self.fail(StreamJobState::Failed, &cause.reason, &message);
+                        return self.begin_closer_of_failed(cause);
                     }
                 }
             }

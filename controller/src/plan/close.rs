@@ -9,7 +9,7 @@ use super::fate::Fate;
 use super::stop::is_terminal;
 use super::{Planner, rejection};
 use crate::facts::{Helper, HelperTask, PodFacts, Rejection, Role};
-use sluice_crds::StopCause;
+use sluice_crds::{StopCause, StreamJobState};
 use sluice_protocol::TimeSpan;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{CloseEnd, StartFrom};
@@ -75,8 +75,11 @@ impl Planner<'_> {
 
     /// What a helper is told.
     pub(super) fn helper_start(&self) -> Option<StartFrom> {
-        let deletes = self.plan.memory.stop.as_ref().is_some_and(|stop| stop.cause == StopCause::Delete);
-        let end = if deletes { CloseEnd::Cancelled } else { CloseEnd::Stopped };
+        let end = match &self.plan.memory.stop {
+            Some(stop) if stop.cause == StopCause::Delete => CloseEnd::Cancelled,
+            Some(_) => CloseEnd::Stopped,
+            None => CloseEnd::Failed,
+        };
         Some(match &self.plan.memory.helper.as_ref()?.task {
             HelperTask::Close => StartFrom::Close { end },
             HelperTask::Dispose(disposal) => StartFrom::Dispose { path: disposal.path.clone() },
@@ -108,6 +111,33 @@ impl Planner<'_> {
             return self.wake_at(due);
         }
         self.begin_closer(cause);
+    }
+
+    /// Lost JobManagers have spent the restarts: what status says the ledger is to say too.
+    pub(super) fn begin_closer_of_failed(&mut self, cause: &Rejection) {
+        let has_failed = self.plan.view.state == Some(StreamJobState::Failed);
+        if has_failed && self.has_ledger() && !self.facts.deleting {
+            self.begin_closer(cause);
+            self.wake_at(self.facts.now.plus(CLOSE_TIMEOUT));
+        }
+    }
+
+    /// Sees to a closer of a job that has failed; whether it is at work.
+    pub(super) fn closes_failed(&mut self) -> bool {
+        let Some(Helper { task: HelperTask::Close, since, .. }) = self.plan.memory.helper else { return false };
+        let deadline = since.plus(CLOSE_TIMEOUT);
+        if self.facts.now >= deadline {
+            self.tell_not_closed(&format!("its closer has not ended it within {CLOSE_TIMEOUT}"));
+        } else {
+            self.wake_at(deadline);
+            match self.follow_closer(self.fate()) {
+                Closing::UnderWay => return true,
+                Closing::Ended(_) => {}
+                Closing::GivenUp(record) => self.tell_not_closed(&record.message),
+            }
+        }
+        self.plan.memory.helper = None;
+        false
     }
 
     /// What status says of a closer.

@@ -3,26 +3,30 @@
 //! [`ControlClient`] is thin: it connects, sets deadlines, converts, and never retries; who holds it decides what
 //! a lost stream means (C1).
 
+use crate::connection::{Connection, SmallCodec};
 use crate::tls::{CertificateProblem, Tls};
 use crate::transport::{self, LastProblem, MESSAGE_LIMIT};
-pub use crate::v1::job_manager_control_client::JobManagerControlClient;
+use crate::v1::job_manager_control_client::JobManagerControlClient;
 pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
 pub use crate::v1::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerDescription, JobReference, StatusUpdate, WatchRequest,
 };
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
+use http::uri::PathAndQuery;
 use sluice_protocol::job_master::Command;
 use sluice_protocol::status::JobStatus;
 use sluice_protocol::{Generation, JobId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tonic::transport::Channel;
+use tonic::client::Grpc;
 use tonic::{Code, Request, Status};
 
 /// Deadline of a command, and of the answer that opens a status stream.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WATCH: PathAndQuery = PathAndQuery::from_static("/sluice.v1.JobManagerControl/Watch");
 
 /// What can go wrong between a JobManager and whoever asks it.
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +69,11 @@ pub enum ControlError {
     },
 }
 
-/// A connection to one JobManager.
+/// A connection to one JobManager: of calls that fail because it broke none succeeds again.
 #[derive(Debug, Clone)]
 pub struct ControlClient {
-    client: JobManagerControlClient<Channel>,
+    client: JobManagerControlClient<Connection>,
+    watch: Grpc<Connection>,
     peer: Peer,
 }
 
@@ -86,12 +91,13 @@ impl ControlClient {
     /// When the address is none or nobody answers there.
     pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Self, ControlError> {
         let peer = Peer { address: address.to_owned(), problem: LastProblem::default() };
-        let connected = transport::connect(address, tls, &peer.problem).await;
-        let channel = connected.map_err(|error| peer.unreachable(with_causes(&error)))?;
-        let client = JobManagerControlClient::new(channel)
+        let connected = transport::connect_once(address, tls, &peer.problem).await;
+        let (connection, url) = connected.map_err(|error| peer.unreachable(with_causes(&error)))?;
+        let client = JobManagerControlClient::with_origin(connection.clone(), url.clone())
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT);
-        Ok(Self { client, peer })
+        let watch = Grpc::with_origin(connection, url).max_decoding_message_size(MESSAGE_LIMIT);
+        Ok(Self { client, watch, peer })
     }
 
     /// Whose JobManager it is.
@@ -115,9 +121,10 @@ impl ControlClient {
         generation: Generation,
     ) -> Result<BoxStream<'static, Result<JobStatus, ControlError>>, ControlError> {
         let request = WatchRequest { job: Some(JobReference::from(job)), generation: generation.0 };
-        let mut client = self.client.clone();
-        // No deadline on the request itself: it would end the stream.
-        let call = async move { client.watch(Request::new(request)).await };
+        let mut watch = self.watch.clone();
+        // As the generated client does it, with small buffers. No deadline on the request itself: it would end the stream.
+        let codec = SmallCodec::<WatchRequest, StatusUpdate>::default();
+        let call = async move { watch.server_streaming(Request::new(request), WATCH, codec).await };
         let stream = self.within_deadline(call).await?.into_inner();
         let (peer, address) = (self.peer.clone(), self.peer.address.clone());
         Ok(stream

@@ -19,7 +19,7 @@ pub async fn connect(
     address: &str,
     tls: Option<&Arc<Tls>>,
 ) -> Result<TaskManagerGatewayClient<Channel>, tonic::transport::Error> {
-    let channel = transport::connect(address, tls, &transport::LastProblem::default()).await?;
+    let channel = transport::connect(address, tls).await?;
     Ok(TaskManagerGatewayClient::new(channel)
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT))

@@ -8,9 +8,11 @@
 //! - [`control`]: what the controller and the command line ask of a JobManager, with a thin client.
 //! - [`gateway`]: the session between a TaskManager and its JobManager.
 //! - [`convert`]: generated types to and from [`sluice_protocol::message`], with errors that name the field.
+//! - [`connection`]: one HTTP/2 connection in little memory.
 //! - [`transport`]: limits and keepalive that both sides use.
 //! - [`tls`]: who may say what to whom: certificates of a job's own, and the roles in them.
 
+pub mod connection;
 pub mod control;
 pub mod convert;
 pub mod gateway;

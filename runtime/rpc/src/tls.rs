@@ -14,7 +14,7 @@ pub mod stream;
 mod tests;
 
 use rustls::client::{Resumption, verify_server_name};
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
@@ -116,7 +116,7 @@ pub struct Tls {
 #[derive(Clone)]
 struct Configs {
     client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
+    server: Option<Arc<ServerConfig>>,
 }
 
 struct Loaded {
@@ -133,7 +133,7 @@ impl Tls {
     /// A file is missing or is not what it should be.
     pub fn from_directory(directory: &Path) -> Result<Self, TlsError> {
         let stamp = stamp(directory);
-        let configs = configs(&read(directory)?, &format!("in {}", directory.display()))?;
+        let configs = configs(&read(directory)?, true, &format!("in {}", directory.display()))?;
         Ok(Self { directory: Some(directory.to_owned()), loaded: Mutex::new(Loaded { configs, stamp }) })
     }
 
@@ -142,7 +142,19 @@ impl Tls {
     /// # Errors
     /// It is not what it should be.
     pub fn from_credentials(credentials: &Credentials) -> Result<Self, TlsError> {
-        let loaded = Loaded { configs: configs(credentials, "in memory")?, stamp: Vec::new() };
+        Self::in_memory(credentials, true)
+    }
+
+    /// The same for a process that opens connections and takes none.
+    ///
+    /// # Errors
+    /// It is not what it should be.
+    pub fn of_client(credentials: &Credentials) -> Result<Self, TlsError> {
+        Self::in_memory(credentials, false)
+    }
+
+    fn in_memory(credentials: &Credentials, is_server: bool) -> Result<Self, TlsError> {
+        let loaded = Loaded { configs: configs(credentials, is_server, "in memory")?, stamp: Vec::new() };
         Ok(Self { directory: None, loaded: Mutex::new(loaded) })
     }
 
@@ -155,7 +167,7 @@ impl Tls {
             // A set that is being written does not fit together, and is looked at again once it has changed.
             loaded.stamp = stamp;
             let place = format!("in {}", directory.display());
-            match read(directory).and_then(|credentials| configs(&credentials, &place)) {
+            match read(directory).and_then(|credentials| configs(&credentials, true, &place)) {
                 Ok(configs) => {
                     tracing::info!("a new certificate {place} is in use");
                     loaded.configs = configs;
@@ -186,7 +198,7 @@ fn read(directory: &Path) -> Result<Credentials, TlsError> {
     Ok(Credentials { authority: read(AUTHORITY_FILE)?, certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)? })
 }
 
-fn configs(credentials: &Credentials, place: &str) -> Result<Configs, TlsError> {
+fn configs(credentials: &Credentials, is_server: bool, place: &str) -> Result<Configs, TlsError> {
     let malformed = |message: String| TlsError::Malformed { place: place.to_owned(), message };
     let certificates = |pem: &str| -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
@@ -210,17 +222,27 @@ fn configs(credentials: &Credentials, place: &str) -> Result<Configs, TlsError> 
         .with_client_auth_cert(chain.clone(), key.clone_key())
         .map_err(wrong)?;
     client.resumption = Resumption::disabled();
+    let server = is_server.then(|| server_config(roots, provider, chain, key)).transpose().map_err(malformed)?;
+    Ok(Configs { client: Arc::new(client), server: server.map(Arc::new) })
+}
+
+fn server_config(
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, String> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
-    let verifier = verifier.build().map_err(|error| malformed(error.to_string()))?;
+    let verifier = verifier.build().map_err(|error| error.to_string())?;
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(wrong)?
+        .map_err(|error| error.to_string())?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
-        .map_err(wrong)?;
+        .map_err(|error| error.to_string())?;
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
-    Ok(Configs { client: Arc::new(client), server: Arc::new(server) })
+    Ok(server)
 }
 
 /// The role that a certificate gives; it was verified before.

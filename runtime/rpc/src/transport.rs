@@ -3,6 +3,7 @@
 //! A connection that breaks without a word (a node that is gone) is noticed after [`KEEPALIVE_INTERVAL`] plus
 //! [`KEEPALIVE_TIMEOUT`]; one that is closed (a process that dies) at once.
 
+use crate::connection::Connection;
 use crate::tls::stream::PeerStream;
 use crate::tls::{CertificateError, CertificateProblem, Role, Tls};
 use hyper_util::rt::TokioIo;
@@ -50,54 +51,65 @@ pub fn server() -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-/// What was last wrong with a certificate on a channel's connections. The layers between keep no more of an error than its
-/// text.
+/// What was last wrong with a certificate on a connection. The layers between keep no more of an error than its text.
 #[derive(Debug, Clone, Default)]
 pub struct LastProblem(Arc<Mutex<Option<CertificateProblem>>>);
 
 impl LastProblem {
-    /// That of the newest connection.
+    /// It, where there was something.
     #[must_use]
     pub fn get(&self) -> Option<CertificateProblem> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, problem: Option<CertificateProblem>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
-    }
-
     fn note(&self, error: &io::Error) {
         if let Some(error) = CertificateError::of(error) {
-            self.set(Some(error.problem));
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.problem);
         }
     }
 }
 
-/// Connects to the JobManager at `address`, with TLS where it is given; `problem` tells then what was wrong with a
-/// certificate.
+/// Connects to the JobManager at `address`, with TLS where it is given; a connection that breaks is opened again.
 ///
 /// # Errors
 /// When the address is none, nobody answers there, or it is not this job's JobManager.
-pub async fn connect(address: &str, tls: Option<&Arc<Tls>>, problem: &LastProblem) -> Result<Channel, Error> {
+pub async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Channel, Error> {
     let endpoint = endpoint(address)?;
-    let Some(tls) = tls.cloned() else { return endpoint.connect().await };
-    let problem = problem.clone();
+    let tls = tls.cloned();
     let connector = tower::service_fn(move |uri: Uri| {
-        let (tls, problem) = (Arc::clone(&tls), problem.clone());
-        async move {
-            problem.set(None);
-            let opened = open(&uri, &tls).await.inspect_err(|error| problem.note(error))?;
-            Ok::<_, io::Error>(TokioIo::new(Watched { stream: opened, problem }))
-        }
+        let tls = tls.clone();
+        async move { Ok::<_, io::Error>(TokioIo::new(open(&uri, tls.as_deref()).await?)) }
     });
     endpoint.connect_with_connector(connector).await
 }
 
-async fn open(uri: &Uri, tls: &Tls) -> io::Result<PeerStream> {
+/// Connects likewise, once and with small buffers; `problem` tells from then on what was wrong with a certificate. With it
+/// the address as a URL.
+///
+/// # Errors
+/// As for [`connect`].
+pub(crate) async fn connect_once(
+    address: &str,
+    tls: Option<&Arc<Tls>>,
+    problem: &LastProblem,
+) -> io::Result<(Connection, Uri)> {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let uri = endpoint(address).map_err(invalid)?.uri().clone();
+    let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(&uri, tls.map(Arc::as_ref))).await;
+    let opened = opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = opened.inspect_err(|error| problem.note(error))?;
+    let connection = Connection::open(Watched { stream, problem: problem.clone() }).await?;
+    Ok((connection, uri))
+}
+
+async fn open(uri: &Uri, tls: Option<&Tls>) -> io::Result<PeerStream> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
     stream.set_nodelay(true)?;
-    tls.connect(stream, Role::JobManager).await
+    match tls {
+        Some(tls) => tls.connect(stream, Role::JobManager).await,
+        None => Ok(PeerStream::Plain(stream)),
+    }
 }
 
 /// A connection whose end is remembered: a server's refusal of a certificate comes behind the handshake.

@@ -239,3 +239,57 @@ fn a_ledger_that_is_left_for_another_storage_is_closed_without_a_deadline() {
     exit(&mut closing, ExitKind::Stopped);
     assert_eq!(directive(&plan(&closing))["start"]["path"]["from"], "s3://bucket/path/ns/pv-u");
 }
+
+/// A job whose last restart a lost JobManager has spent: the pass that finds it, and what the API server holds then.
+fn spent() -> (Plan, Facts) {
+    let mut facts = killed(running());
+    let mut counts = FailureCounts::new(1);
+    counts.record(CountedFailure::Attempt(Generation(1), Attempt(1)), NOW);
+    counts.record(CountedFailure::Attempt(Generation(1), Attempt(2)), NOW);
+    facts.memory.failures = counts;
+    let found = plan(&facts);
+    let failed = after(&facts, &found);
+    (found, failed)
+}
+
+/// F1: the JobManager that would write `Failed` is gone.
+#[test]
+fn lost_job_managers_that_spend_the_restarts_end_the_ledger_by_a_closer() {
+    let (found, failed) = spent();
+    assert_eq!(closes(&found), json!({"id": "1-0", "seen": 7, "start": {"close": {"end": "failed"}}}));
+    assert_eq!((found.view.state, created(&found)), (Some(StreamJobState::Failed), vec![(2, JM)]));
+    assert_eq!(reasons(&found), ["Closing"]);
+    let waits = plan(&failed);
+    assert_eq!((waits.view.clone(), waits.acts()), (found.view.clone(), false), "the job has failed all the same");
+    assert!(waits.wake_at.is_some_and(|at| at <= seconds(60)), "every wait has an end");
+    let crashed = Facts { pods: Vec::new(), ..failed.clone() };
+    assert_eq!(closes(&plan(&crashed))["start"], json!({"close": {"end": "failed"}}), "between intent and pod");
+
+    let mut ended = failed.clone();
+    exit(&mut ended, ExitKind::Failed);
+    let rests = plan(&ended);
+    assert_eq!((rests.memory.helper.clone(), rests.view.state), (None, Some(StreamJobState::Failed)));
+    let ended = after(&ended, &rests);
+    assert!(!plan(&ended).acts());
+    let gone = plan(&deleted(ended));
+    assert_eq!((gone.finalizer, gone.create.len()), (Some(Finalizer::Remove), 0), "there is nothing more to close");
+}
+
+#[test]
+fn a_failed_job_whose_ledger_cannot_be_ended_rests_after_a_while_and_starts_again_at_any_time() {
+    let (_, failed) = spent();
+    let late = plan(&Facts { now: seconds(60), ..failed.clone() });
+    assert_eq!((late.memory.helper.clone(), reasons(&late)), (None, vec!["NotClosed"]), "S3 is down, for one");
+    assert!(late.delete.iter().any(|pod| pod.name == "pv-2-jm"), "{:?}", late.delete);
+    let deleted = plan(&deleted(failed.clone()));
+    assert_eq!((deleted.finalizer, deleted.view.state), (None, Some(StreamJobState::Stopping)), "it is waited for");
+    let next = plan(&changed(failed));
+    assert_eq!((created(&next)[0], next.memory.revision), ((3, JM), 2));
+    assert_eq!(next.memory.helper, None);
+    let mut unkept = killed(running());
+    unkept.memory.failures.record(CountedFailure::Attempt(Generation(1), Attempt(1)), NOW);
+    unkept.memory.failures.record(CountedFailure::Attempt(Generation(1), Attempt(2)), NOW);
+    unkept.memory.ledger_entry = 0;
+    let nothing = plan(&unkept);
+    assert_eq!((nothing.view.state, nothing.create.len()), (Some(StreamJobState::Failed), 0), "no ledger, no closer");
+}

@@ -9,12 +9,14 @@
 use super::ending::REMOVAL_PATIENCE;
 use super::journal::{EndKind, Intent};
 use super::{CloseEnd, JobMaster, Phase};
-use crate::failure::{ExitKind, ExitRecord, Failure};
+use crate::failure::{ExitKind, ExitRecord, Failure, Fault, Retry};
 use crate::ledger::{Ends, StartCause};
 use crate::paths::SnapshotLocation;
 
 /// Reason in the exit record of a helper that has removed a savepoint.
 pub const DISPOSED: &str = "Disposed";
+/// Reason in the ledger of a job that has failed because its JobManagers were lost.
+const RESTARTS_SPENT: &str = "JobManagerLost";
 /// The same where objects of it may be left.
 pub const DISPOSAL_INCOMPLETE: &str = "DisposalIncomplete";
 
@@ -34,6 +36,7 @@ impl JobMaster {
         let asked = match end {
             CloseEnd::Stopped => EndKind::Stopped,
             CloseEnd::Cancelled => EndKind::Cancelled,
+            CloseEnd::Failed => EndKind::Failed { failure: restarts_spent(), is_users: false },
         };
         match fold.ending {
             Ends::Stop if end == CloseEnd::Cancelled && !fold.has_stopped_with_savepoint() => asked,
@@ -83,4 +86,11 @@ impl JobMaster {
         );
         self.exit_user_error(&Failure::user("JobNotEnded", message));
     }
+}
+
+fn restarts_spent() -> Failure {
+    let message = "JobManagers were lost more often than restartStrategy allows; status.failures of the StreamJob tells of \
+                   the last ones";
+    let (reason, message) = (RESTARTS_SPENT.to_owned(), message.to_owned());
+    Failure { reason, message, fault: Fault::External, retry: Retry::Never }
 }

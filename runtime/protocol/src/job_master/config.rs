@@ -129,4 +129,6 @@ pub enum CloseEnd {
     Stopped,
     /// For good, obeying `checkpointing.retention`: the job is deleted.
     Cancelled,
+    /// It has failed, and all is retained: JobManagers were lost until the restart strategy gave up (F1).
+    Failed,
 }

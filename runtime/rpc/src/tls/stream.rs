@@ -88,7 +88,8 @@ impl Tls {
     /// # Errors
     /// Why it is refused; the error's text is for people.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<PeerStream> {
-        let acceptor = TlsAcceptor::from(self.current().server);
+        let server = self.current().server.ok_or_else(|| refused("this process takes no connections"))?;
+        let acceptor = TlsAcceptor::from(server);
         let stream = within(acceptor.accept(stream)).await?;
         let role = stream.get_ref().1.peer_certificates().and_then(|chain| role_of(chain.first()?));
         let role = role.ok_or_else(|| refused("its certificate gives no role in a job"))?;

@@ -86,6 +86,19 @@ fn a_closer_cancels_a_job_whose_job_manager_is_gone_and_obeys_retention() {
     }
 }
 
+/// F1: lost JobManagers have spent the restarts, and there is none that could write it.
+#[test]
+fn a_closer_says_that_a_job_has_failed_and_keeps_everything() {
+    let dead = with_checkpoint(true);
+    let closer = dead.clone_store_for(close(job(true), 1, CloseEnd::Failed));
+    let exit = closer.exit.as_ref().unwrap();
+    assert_eq!((exit.kind, exit.reason.as_str(), exit.ledger_entry), (ExitKind::Failed, "JobManagerLost", Some(4)));
+    assert_eq!(kinds(&closer), ["Started", "Checkpoint", "Started", "Failed"]);
+    assert!(closer.holds_below("default/pv-1/1/chk-1/"), "also with DeleteOnCancellation");
+    let again = closer.clone_store_for(helper(job(true), 3, 4, StartFrom::Continue));
+    assert_eq!(again.exit.as_ref().unwrap().kind, ExitKind::Failed, "a generation that comes late only reports");
+}
+
 #[test]
 fn a_zombie_behind_a_closer_is_superseded() {
     let mut zombie = with_checkpoint(false);
