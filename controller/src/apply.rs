@@ -156,7 +156,7 @@ pub async fn apply(
     let namespace = job.namespace().unwrap_or_default();
     let client = &context.client;
     for pod in delete {
-        delete_exactly::<Pod>(client, &namespace, pod).await?;
+        delete_exactly::<Pod>(context, &namespace, pod).await?;
     }
     if let Some(generation) = service {
         apply_owned(client, &namespace, job, build_service(job, *generation)).await?;
@@ -174,7 +174,7 @@ pub async fn apply(
         context.metrics.count_generation();
     }
     for program in delete_programs {
-        delete_exactly::<ConfigMap>(client, &namespace, program).await?;
+        delete_exactly::<ConfigMap>(context, &namespace, program).await?;
     }
     if let Some(command) = command {
         let request_id = request_id(command, memory.generation);
@@ -298,16 +298,17 @@ where
 
 /// Deletes exactly this object (C2): one of the same name with another uid is left alone.
 pub(crate) async fn delete_exactly<K>(
-    client: &Client,
+    context: &Context,
     namespace: &str,
     object: &ObjectIdentity,
 ) -> Result<(), ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
-    let preconditions = Preconditions { uid: Some(object.uid.clone()), resource_version: None };
+    let uid = Some(object.uid.clone()).filter(|_| !context.planted.deletes_by_name);
+    let preconditions = Preconditions { uid, resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let deleted = Api::<K>::namespaced(client.clone(), namespace).delete(&object.name, &parameters).await;
+    let deleted = Api::<K>::namespaced(context.client.clone(), namespace).delete(&object.name, &parameters).await;
     ignore_gone(deleted.map(drop), || format!("delete {} {}", K::kind(&()), object.name))
 }
 

@@ -8,6 +8,10 @@ pub struct Planted {
     pub acts_before_intent: bool,
     /// C2 broken: a status is written over whatever is there.
     pub overwrites_status: bool,
+    /// C2 broken: a delete names an object by its name alone.
+    pub deletes_by_name: bool,
+    /// A replica sends what changes something whether or not it leads.
+    pub no_leader_gate: bool,
     /// Nothing holds a StreamJob until its job has ended.
     pub no_finalizer: bool,
 }

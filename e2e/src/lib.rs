@@ -79,6 +79,17 @@ impl Cluster {
         Some(cluster)
     }
 
+    /// The same with a namespace of the test's own.
+    ///
+    /// # Panics
+    /// As [`Self::from_environment`], or when the namespace cannot be made.
+    #[must_use]
+    pub fn with_namespace(prefix: &str) -> Option<(Self, Namespace)> {
+        let cluster = Self::from_environment()?;
+        let namespace = cluster.namespace(prefix).expect("a namespace");
+        Some((cluster, namespace))
+    }
+
     /// Installs or upgrades both charts and waits for the controller.
     fn install(&self) -> anyhow::Result<()> {
         self.helm(&["upgrade", "--install", "sluice-crds", &format!("{CHARTS}/sluice-crds")])?;

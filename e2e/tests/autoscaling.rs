@@ -32,8 +32,7 @@ fn wait_parallelism(job: &Job, parallelism: u64) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn autoscaler_follows_the_lag_up_and_down_and_counts_go_on() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("autoscaling").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("autoscaling") else { return };
     let metrics = ExternalMetrics::start(&namespace.name, &cluster.s3_pods).await.expect("metrics");
     metrics.set(100);
     let extra = "  parallelism: 1\n  stability: {checkpoints: 1, duration: 1s}\n";

@@ -57,8 +57,7 @@ fn expect_condition(job: &Job, words: &[&str]) {
 
 #[test]
 fn conditions_name_the_place_and_no_restart_is_spent() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("bad-input").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("bad-input") else { return };
     namespace.create_secret("wrong", "nobody", "nothing").expect("a secret");
     let input = |name| Input::new(&cluster, name);
     let kafka = format!(
@@ -93,8 +92,7 @@ fn conditions_name_the_place_and_no_restart_is_spent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn checkpoint_of_a_newer_format_is_named_with_its_version() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("newer").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("newer") else { return };
     let s3 = &cluster.services.s3;
     let directory = format!("{}/default/other-1/1/chk-5", unique("newer"));
     let key = format!("{directory}/_metadata");
@@ -107,8 +105,7 @@ async fn checkpoint_of_a_newer_format_is_named_with_its_version() {
 /// Somebody ran a newer release on the same directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn ledger_of_a_newer_format_is_named_with_its_version() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("newer").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("newer") else { return };
     let job = Input::new(&cluster, "newer-ledger").apply(&namespace);
     job.wait_checkpoint(1);
     let paths = JobPaths::of_directory(&job.directory().expect("the job"));
@@ -162,8 +159,7 @@ async fn start_careless_store(cluster: &Cluster) -> Option<TestS3> {
 
 #[test]
 fn typo_in_a_field_is_refused_by_the_api_server() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("typo").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("typo") else { return };
     let manifest = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: typo}}\nspec:\n  paralelism: 2\n  program:\n    sql: \"{DATAGEN}\"\n"
     );

@@ -38,8 +38,7 @@ fn suspend_without_job_manager(job: &Job) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_job_ends_its_ledger_and_goes_also_in_bad_situations() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("deletion").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("deletion") else { return };
     let running = start(&cluster, &namespace, "running", "");
     let saved = start(&cluster, &namespace, "saved", "  deletion: {savepoint: true}\n");
     let lost = start(&cluster, &namespace, "lost", "");
@@ -79,8 +78,7 @@ async fn a_deleted_job_ends_its_ledger_and_goes_also_in_bad_situations() {
 
 #[test]
 fn a_namespace_goes_with_a_job_that_runs_in_it() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("deletion").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("deletion") else { return };
     start(&cluster, &namespace, "running", "").wait_checkpoint(1);
     kubectl(&["delete", "namespace", &namespace.name, "--wait=false"]).expect("deleted");
     wait_for("the namespace to be gone", Duration::from_secs(90), || {

@@ -18,8 +18,7 @@ const LOAD: Load = Load { seed: 11, events: 60_000, apps: 40, partitions: 4, dur
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manifests_applied_elsewhere_with_the_job_directory_go_on_from_its_latest_checkpoint() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let elsewhere = cluster.namespace("elsewhere").expect("a namespace");
+    let Some((cluster, elsewhere)) = Cluster::with_namespace("elsewhere") else { return };
     let mut story = Story::begin(cluster, LOAD, "").await;
     let before = story.job.wait_checkpoint(2);
     let lost = story.job.directory().expect("the job");

@@ -24,8 +24,7 @@ fn may(verb: &str, resource: &str, namespace: &str) -> bool {
 
 #[test]
 fn operator_of_listed_namespaces_sees_nothing_of_others_and_its_upgrade_restarts_no_job() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let watched = cluster.namespace("watched").expect("a namespace");
+    let Some((cluster, watched)) = Cluster::with_namespace("watched") else { return };
     let other = cluster.namespace("other").expect("a namespace");
     let job = counting::start(&cluster, &watched, "counts", PREFIX, "");
     let before = job.wait_checkpoint(1);

@@ -35,8 +35,7 @@ fn start(cluster: &Cluster, namespace: &Namespace, name: &str, extra: &str) -> J
 
 #[test]
 fn what_kubernetes_refuses_is_named_and_the_job_runs_once_it_is_mended() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("refusals").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("refusals") else { return };
     let small = cluster.namespace("quota").expect("a namespace");
     apply(&small.name, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: small}\nspec: {hard: {pods: \"1\"}}\n")
         .expect("a quota");

@@ -53,8 +53,7 @@ fn wait_planned(job: &Job, failures: usize) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_strategy_restarts_as_often_as_it_says_and_then_the_job_fails() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("restarts").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("restarts") else { return };
     let none = start(&cluster, &namespace, "none", "{none: {}}");
     let jobs = TWO.map(|(name, strategy)| start(&cluster, &namespace, name, strategy));
     for job in jobs.iter().chain([&none]) {

@@ -35,8 +35,7 @@ fn only_a_client_may_command(job: &Job) {
 
 #[test]
 fn woken_job_manager_is_superseded() {
-    let Some(cluster) = Cluster::from_environment() else { return };
-    let namespace = cluster.namespace("zombie").expect("a namespace");
+    let Some((cluster, namespace)) = Cluster::with_namespace("zombie") else { return };
     let job = counting::start(&cluster, &namespace, "zombie", "zombie", "");
     job.wait_checkpoint(1);
     only_a_client_may_command(&job);

@@ -570,5 +570,3 @@ fn every_state_of_a_job_has_its_counterpart_in_the_status() {
         }
     }
 }
-
-/// It was told as an event when the revision began; it is no sign that anything goes wrong.

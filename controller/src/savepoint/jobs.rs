@@ -48,7 +48,7 @@ pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Resu
         shared.context.events.tell_beside(job.object_ref(&()), vec![Occurrence::new(false, "SavepointDue", message)]);
     }
     for object in &plan.delete {
-        delete_exactly::<Savepoint>(client, &namespace, object).await?;
+        delete_exactly::<Savepoint>(&shared.context, &namespace, object).await?;
     }
     Ok(next_pass(facts.now, plan.wake_at))
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fake_api::{Calls, lines, server};
+use crate::validate::frozen_manifest;
 use http::Method;
 use serde_json::Value;
 
@@ -35,18 +36,30 @@ fn job_manager_pod() -> Value {
 }
 
 async fn pass(raw: Value) -> (Result<Action, ReconcileError>, Vec<String>, Value) {
+    let (calls, done) = run(raw, Some(job_manager_pod())).await;
+    let sent = calls.lock().expect("no panic").last().map(|call| call.2.clone()).unwrap_or_default();
+    (done, lines(&calls), sent)
+}
+
+async fn run(raw: Value, pod: Option<Value>) -> (Calls, Result<Action, ReconcileError>) {
     let calls = Calls::default();
     let watched: WatchedJob = serde_json::from_value(raw.clone()).expect("is guarded");
     assert!(watched.0.is_err());
     let client = server(&calls, move |method, path| match path {
         _ if *method == Method::PATCH => Some((200, raw.clone())),
         "/apis/sluice.dev/v1alpha1/namespaces/ns/streamjobs/pv" => Some((200, raw.clone())),
-        "/api/v1/namespaces/ns/pods/pv-1-jm" => Some((200, job_manager_pod())),
+        "/api/v1/namespaces/ns/pods/pv-1-jm" => pod.clone().map(|pod| (200, pod)),
+        "/api/v1/namespaces/ns/configmaps/pv-program-1" => Some((200, program())),
         _ => None,
     });
     let done = delete(&watched, &Context::on(client)).await;
-    let sent = calls.lock().expect("no panic").last().map(|call| call.2.clone()).unwrap_or_default();
-    (done, lines(&calls), sent)
+    (calls, done)
+}
+
+/// What ran, which this version can read.
+fn program() -> Value {
+    let manifest = frozen_manifest("pv", "ns", &crate::plan::tests::job().spec).expect("is written");
+    json!({"metadata": {"name": "pv-program-1", "namespace": "ns"}, "data": {names::MANIFEST_KEY: manifest}})
 }
 
 const FINALIZER_CALL: &str = "PATCH /apis/sluice.dev/v1alpha1/namespaces/ns/streamjobs/pv";
@@ -74,6 +87,30 @@ async fn a_job_manager_that_can_be_asked_has_its_time_and_then_its_pod_goes() {
     let pod = calls.iter().position(|call| call == "DELETE /api/v1/namespaces/ns/pods/pv-1-jm").expect("goes");
     let finalizer = calls.iter().position(|call| call == FINALIZER_CALL).expect("goes");
     assert!(pod < finalizer, "{calls:?}");
+}
+
+/// L6: the spec is not needed to end the job, only what ran.
+#[tokio::test]
+async fn a_job_without_a_job_manager_is_closed_and_its_generation_is_noted_first() {
+    let status = json!({
+        "generation": 1, "revision": 1, "state": "Running", "jobManagerPod": "p", "program": "pv-program-1", "ledgerEntry": 7,
+        "ofALaterVersion": true,
+    });
+    let (calls, done) = run(raw(1, &status), None).await;
+    assert_ne!(done.expect("passes"), Action::await_change(), "it is looked at again");
+    let calls = calls.lock().expect("no panic").clone();
+    let changes: Vec<_> = calls.iter().filter(|call| call.0 != Method::GET).collect();
+    let path = |call: &(Method, String, Value)| call.1.clone();
+    let streamjob = "/apis/sluice.dev/v1alpha1/namespaces/ns/streamjobs/pv/status";
+    let order = ["/api/v1/namespaces/ns/secrets", "/api/v1/namespaces/ns/pods"];
+    assert_eq!(path(changes[0]), streamjob, "{changes:?}");
+    let noted = &changes[0].2;
+    assert_eq!((&noted["status"]["generation"], &noted["status"]["helper"]["task"]), (&json!(2), &json!("Close")));
+    assert_eq!(noted["metadata"]["resourceVersion"], "7");
+    assert!(noted["status"]["ofALaterVersion"].is_null() && noted["status"]["state"].is_null(), "the rest stays: {noted}");
+    assert_eq!(changes[1..].iter().map(|call| path(call)).collect::<Vec<_>>(), order);
+    assert_eq!(changes[2].2["metadata"]["name"], "pv-2-jm");
+    assert!(changes[2].2.to_string().contains("cancelled"), "{}", changes[2].2);
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ pub(crate) struct Check {
     ledgers: BTreeMap<String, Entry>,
     /// The checkpoint that each savepoint was taken with.
     savepoints: BTreeMap<String, String>,
+    /// What people have said that a job is to be restored from.
+    restores: BTreeSet<String>,
     /// uids of StreamJobs that may have been asked to start without state.
     stateless: BTreeSet<String>,
     /// The JobManager pod of each (job uid, generation).
@@ -38,6 +40,9 @@ pub(crate) struct Coverage {
     pub(crate) deletions: u64,
     pub(crate) replicas_killed: u64,
     pub(crate) rolled_back: u64,
+    pub(crate) periodic_savepoints: u64,
+    /// Starts from what people said.
+    pub(crate) asked_restores: u64,
     pub(crate) seconds: u64,
     /// Of all that was written, in its order and with its times.
     pub(crate) fingerprint: u64,
@@ -53,6 +58,8 @@ impl Coverage {
         self.deletions += other.deletions;
         self.replicas_killed += other.replicas_killed;
         self.rolled_back += other.rolled_back;
+        self.periodic_savepoints += other.periodic_savepoints;
+        self.asked_restores += other.asked_restores;
         self.seconds += other.seconds;
     }
 }
@@ -95,6 +102,9 @@ impl Check {
                 if text(job, "/spec/upgrade/mode") == "Stateless" {
                     self.stateless.insert(text(job, "/metadata/uid").to_owned());
                 }
+                if let Some(from) = job.pointer("/spec/restore/from").and_then(Value::as_str) {
+                    self.restores.insert(from.to_owned());
+                }
                 let generation = job.pointer("/status/generation").and_then(Value::as_u64).unwrap_or_default();
                 let known = self.intended.insert(text(job, "/metadata/uid").to_owned(), generation).unwrap_or_default();
                 if generation < known {
@@ -106,6 +116,13 @@ impl Check {
             ("streamjobs", Some(job), None) => {
                 self.coverage.deletions += 1;
                 self.on_job_gone(job)
+            }
+            ("savepoints", before, Some(savepoint)) => {
+                let was = before.as_ref().map_or("", |before| text(before, "/status/phase"));
+                let is_new = was != "Completed" && text(savepoint, "/status/phase") == "Completed";
+                let is_periodic = text(savepoint, "/metadata/labels/sluice.dev~1trigger") == "periodic";
+                self.coverage.periodic_savepoints += u64::from(is_new && is_periodic);
+                Ok(())
             }
             ("pods", None, Some(pod)) => self.on_pod_made(key, pod),
             _ => Ok(()),
@@ -192,7 +209,9 @@ impl Check {
         let place = self.savepoints.get(&from.directory).unwrap_or(&from.directory);
         // A rollback goes back behind what the revision that is given up has written (K7).
         let is_pinned = entry.revision > last.revision && fold.pins.iter().any(|pin| place.ends_with(&pin.snapshot));
-        if *place == latest || place.ends_with(&latest) || is_pinned {
+        let is_wanted = self.restores.contains(&from.directory);
+        self.coverage.asked_restores += u64::from(is_wanted);
+        if *place == latest || place.ends_with(&latest) || is_pinned || is_wanted {
             return Ok(());
         }
         Err(format!("generation {} restores {}, the latest is {latest}", entry.generation, from.directory))

@@ -82,8 +82,12 @@ impl Network {
             (true, true) => 90,
             (true, false) => state.scenario.api_failures,
         };
+        let held = (call.method == "DELETE").then(|| state.delete_held_for.take()).flatten();
         let rng = &mut state.rng;
         let (before, after) = (rng.u64(1..8), rng.u64(1..8));
+        if let Some(before) = held {
+            return Fate { before, after, effect: Effect::Unheard };
+        }
         let longest = if call.method == "GET" { 3000 } else { 20_000 };
         if self.tangled.load(Ordering::Relaxed) {
             let before = rng.u64(2000..25_000);

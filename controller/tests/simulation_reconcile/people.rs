@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// The namespace of everything.
 pub(crate) const NAMESPACE: &str = "streams";
-/// The StreamJob's name.
-pub(crate) const JOB: &str = "pv";
 
 fn call(method: &str, resource: &str, name: Option<&str>, body: Value) -> Call {
     let api_version = match resource {
@@ -37,33 +35,48 @@ fn call(method: &str, resource: &str, name: Option<&str>, body: Value) -> Call {
 
 /// Carries out the scenario's acts, each at its time.
 pub(crate) async fn act_all(world: &World, replicas: &Replicas, scenario: &Scenario) {
-    for (at, act) in &scenario.acts {
+    for (at, job, act) in &scenario.acts {
         tokio::time::sleep(Duration::from_millis(at.saturating_sub(world.now()))).await;
-        world.trace(|| format!("act: {act:?}"));
-        carry_out(world, replicas, act).await;
+        world.trace(|| format!("act on {job}: {act:?}"));
+        carry_out(world, replicas, job, act).await;
         if world.lock().violation.is_some() {
             return;
         }
     }
 }
 
-async fn carry_out(world: &World, replicas: &Replicas, act: &Act) {
+async fn carry_out(world: &World, replicas: &Replicas, job: &str, act: &Act) {
     let now = world.now();
     match act {
         Act::Create(spec) => {
-            let object = json!({"metadata": {"name": JOB}, "spec": spec});
-            let mut object = object;
+            let mut object = json!({"metadata": {"name": job}, "spec": spec});
             object["spec"]["state"] = json!("Running");
             // There may be one yet.
             while world.ask(&call("POST", "streamjobs", None, object.clone())).is_err() && world.now() < now + 120_000 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
-        Act::Edit(change) => drop(world.ask(&call("PATCH", "streamjobs", Some(JOB), json!({"spec": change})))),
-        Act::Delete => drop(world.ask(&call("DELETE", "streamjobs", Some(JOB), json!({})))),
+        Act::Edit(change) => drop(world.ask(&call("PATCH", "streamjobs", Some(job), json!({"spec": change})))),
+        Act::Delete => drop(world.ask(&call("DELETE", "streamjobs", Some(job), json!({})))),
         Act::Savepoint => {
-            let object = json!({"metadata": {"name": format!("s{now}")}, "spec": {"job": JOB, "timeout": "60s"}});
+            let object = json!({"metadata": {"name": format!("s{now}")}, "spec": {"job": job, "timeout": "60s"}});
             drop(world.ask(&call("POST", "savepoints", None, object)));
+        }
+        Act::Restore(nonce) => {
+            if let Some(from) = any_savepoint(world, job) {
+                let change = json!({"spec": {"restore": {"from": from, "nonce": nonce}}});
+                drop(world.ask(&call("PATCH", "streamjobs", Some(job), change)));
+            }
+        }
+        Act::DieDeleting(millis) => {
+            world.lock().delete_held_for = Some(*millis);
+            let (world, replicas) = (world.clone(), replicas.clone());
+            tokio::spawn(async move {
+                while world.lock().delete_held_for.is_some() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                replicas.kill_all(200);
+            });
         }
         Act::DeletePod => {
             if let Some((name, _)) = any_pod(world) {
@@ -105,6 +118,20 @@ async fn carry_out(world: &World, replicas: &Replicas, act: &Act) {
     }
 }
 
+/// Where a completed savepoint of a job that is there lies.
+fn any_savepoint(world: &World, job: &str) -> Option<String> {
+    let mut state = world.lock();
+    let uid = state.api.get("streamjobs", NAMESPACE, job)?["metadata"]["uid"].as_str()?.to_owned();
+    let paths: Vec<_> = state
+        .api
+        .all("savepoints")
+        .filter_map(|(_, savepoint)| savepoint["status"]["path"].as_str())
+        .filter(|path| path.contains(&uid))
+        .map(ToOwned::to_owned)
+        .collect();
+    state.rng.choice(paths)
+}
+
 /// Name and uid of one pod.
 fn any_pod(world: &World) -> Option<(String, String)> {
     let mut state = world.lock();
@@ -121,6 +148,7 @@ pub(crate) fn calm(world: &World, replicas: &Replicas) {
     let mut state = world.lock();
     state.is_faulty = false;
     state.api.pod_quota = None;
+    state.delete_held_for = None;
     state.watches_lag_until = 0;
     drop(state);
     for tangled in replicas.tangled() {

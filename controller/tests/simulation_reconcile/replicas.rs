@@ -102,6 +102,12 @@ impl Replicas {
         self.restart(index, millis);
     }
 
+    /// All die, and others take their places after a while.
+    pub(crate) fn kill_all(&self, millis: u64) {
+        let count = self.lock().slots.len();
+        (0..count).for_each(|index| self.kill(index, millis));
+    }
+
     /// One is asked to end, and another takes its place.
     pub(crate) fn stop(&self, index: usize) {
         let stop = self.lock().slots[index].as_mut().and_then(|replica| replica.stop.take());

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// The StreamJobs.
+pub(crate) const JOBS: [&str; 2] = ["pv", "clicks"];
+
 /// What a program does; it stands in its SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -34,10 +37,14 @@ pub(crate) enum Act {
     Delete,
     /// People: a savepoint is asked for.
     Savepoint,
+    /// People: its spec is to go back to a savepoint of its own, under this nonce.
+    Restore(u32),
     /// People: a pod is deleted, some of them in a hurry.
     DeletePod,
     /// A replica dies and starts again after so long.
     KillReplica(usize, u64),
+    /// All replicas die as soon as one has sent a delete, which is on its way for so long.
+    DieDeleting(u64),
     /// A replica is asked to end, and starts again.
     StopReplica(usize),
     /// What a replica sends and hears takes very long.
@@ -74,8 +81,8 @@ pub(crate) struct Scenario {
     pub(crate) store_failures: u32,
     /// Commands in a hundred that are lost.
     pub(crate) lost_commands: u32,
-    /// What happens, in order of time.
-    pub(crate) acts: Vec<(u64, Act)>,
+    /// What happens, in order of time; people's acts to the StreamJob of this name.
+    pub(crate) acts: Vec<(u64, &'static str, Act)>,
 }
 
 impl Scenario {
@@ -85,27 +92,53 @@ impl Scenario {
         let is_calm = rng.u32(..8) == 0;
         let mut percent = |most: u32| if is_calm { 0 } else { rng.u32(..=most) };
         let (api_failures, store_failures, lost_commands) = (percent(12), percent(4), percent(15));
-        let mut acts = vec![(rng.u64(..2000), Act::Create(spec(&mut rng)))];
-        let mut at = 3000;
-        let people = rng.u64(1..7);
-        for _ in 0..people {
-            let longest = [3000, 20_000, 60_000][rng.usize(..3)];
-            at += rng.u64(100..longest);
-            let act = person(&mut rng);
-            let recreates = matches!(act, Act::Delete) && rng.bool();
-            acts.push((at, act));
-            if recreates {
-                acts.push((at + rng.u64(10..40_000), Act::Create(spec(&mut rng))));
-            }
+        let mut acts = Vec::new();
+        let mut at = people(&mut rng, JOBS[0], &mut acts);
+        if rng.u32(..3) == 0 {
+            at = at.max(people(&mut rng, JOBS[1], &mut acts));
+        }
+        if rng.u32(..6) == 0 {
+            at = at.max(to_and_fro(&mut rng, &mut acts));
         }
         let faults = if is_calm { 0 } else { rng.u64(0..8) };
         for _ in 0..faults {
             let act = fault(&mut rng, replicas);
-            acts.push((rng.u64(1000..at + 20_000), act));
+            acts.push((rng.u64(1000..at + 20_000), JOBS[0], act));
         }
-        acts.sort_by_key(|(at, _)| *at);
+        acts.sort_by_key(|(at, ..)| *at);
         Self { seed, replicas, api_failures, store_failures, lost_commands, acts }
     }
+}
+
+/// What people do with one StreamJob; when the last of it is.
+fn people(rng: &mut fastrand::Rng, job: &'static str, acts: &mut Vec<(u64, &'static str, Act)>) -> u64 {
+    acts.push((rng.u64(..2000), job, Act::Create(spec(rng))));
+    let mut at = 3000;
+    for _ in 0..rng.u64(1..7) {
+        let longest = [3000, 20_000, 60_000][rng.usize(..3)];
+        at += rng.u64(100..longest);
+        let act = person(rng);
+        let recreates = matches!(act, Act::Delete) && rng.bool();
+        acts.push((at, job, act));
+        if recreates {
+            acts.push((at + rng.u64(10..40_000), job, Act::Create(spec(rng))));
+        }
+    }
+    at
+}
+
+/// People go from one program to another and back: what is made again has the name that it had, and a delete that was sent
+/// before must not hit it.
+fn to_and_fro(rng: &mut fastrand::Rng, acts: &mut Vec<(u64, &'static str, Act)>) -> u64 {
+    let mut at = 12_000;
+    for number in 0..6 {
+        at += rng.u64(9000..22_000);
+        acts.push((at, JOBS[0], Act::Edit(json!({"program": {"sql": format!("good {}", number % 2)}}))));
+        if rng.bool() {
+            acts.push((at + rng.u64(0..1000), JOBS[0], Act::DieDeleting(rng.u64(5000..40_000))));
+        }
+    }
+    at
 }
 
 fn spec(rng: &mut fastrand::Rng) -> Value {
@@ -122,6 +155,10 @@ fn spec(rng: &mut fastrand::Rng) -> Value {
     if rng.u32(..12) == 0 {
         spec["program"]["sql"] = json!("refused 0");
     }
+    if rng.u32(..4) == 0 {
+        let interval = format!("{}s", rng.u32(15..40));
+        spec["savepoints"] = json!({"interval": interval, "historyLimit": {"count": rng.u32(1..4)}});
+    }
     spec
 }
 
@@ -133,7 +170,8 @@ fn upgrade(rng: &mut fastrand::Rng) -> Value {
 
 fn person(rng: &mut fastrand::Rng) -> Act {
     let number = rng.u32(1..1_000_000);
-    match rng.u32(..20) {
+    match rng.u32(..22) {
+        20 => Act::Restore(number),
         0..=4 => Act::Edit(json!({"program": {"sql": format!("good {number}")}})),
         5 => Act::Edit(json!({"program": {"sql": format!("crashing {number}")}})),
         6 => Act::Edit(json!({"program": {"sql": format!("refused {number}")}})),

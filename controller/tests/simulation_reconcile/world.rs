@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) store_away_until: u64,
     /// Until when changes reach watches late.
     pub(crate) watches_lag_until: u64,
+    /// The next delete that a replica sends is on its way for so long.
+    pub(crate) delete_held_for: Option<u64>,
     pub(crate) violation: Option<String>,
 }
 
@@ -69,6 +71,7 @@ impl World {
             api_away_until: 0,
             store_away_until: 0,
             watches_lag_until: 0,
+            delete_held_for: None,
             violation: None,
             scenario,
         };

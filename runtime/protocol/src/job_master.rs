@@ -8,7 +8,7 @@
 //! The flows, each step linked to where it is decided:
 //!
 //! 1. *Start* (`start`): read the ledger ([`crate::ledger::read`]) → decide by the directive
-//!    ([`crate::ledger::decide::decide_start`]) → load the snapshot ([`crate::metadata::assign_state`]) → append
+//!    ([`crate::ledger::decide::decide_start`]) → load the snapshot (`loading`) → append
 //!    `Started` ([`crate::ledger::append`]) → LIST behind it.
 //! 2. *Attempt* (`attempts`): registered slots, the recorded entry and the loaded state → `Deploy` → every
 //!    `TaskRunning` → running.
@@ -35,6 +35,7 @@ mod execution;
 mod files;
 mod journal;
 mod leaving;
+mod loading;
 mod operations;
 mod reconfigure;
 mod reporting;
@@ -68,8 +69,8 @@ use execution::Execution;
 use journal::{EndKind, Journal};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
 pub use reporting::STATE_DAMAGED;
-pub use start::STARTS_EMPTY;
-use start::{Loading, Restored};
+pub use loading::STARTS_EMPTY;
+use loading::{Loading, Restored};
 use task_managers::TaskManagers;
 
 /// How far the job is.

@@ -15,7 +15,7 @@ struct Case {
     lacks: &'static [&'static str],
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 7] = [
     Case {
         values: &[],
         holds: &[
@@ -36,6 +36,26 @@ const CASES: [Case; 5] = [
         values: &["watchNamespaces={streams,other,streams}"],
         holds: &["--namespaces=streams,other", "kind: Role\nmetadata:\n  name: test-sluice\n  namespace: other\n"],
         lacks: &["ClusterRole"],
+    },
+    Case {
+        values: &["watchNamespaces={streams,other,streams}", "jobNetworkPolicy.enabled=true"],
+        holds: &[
+            "name: test-sluice-jobs\n  namespace: streams\n",
+            "name: test-sluice-jobs\n  namespace: other\n",
+            "kubernetes.io/metadata.name: default",
+            "    - ports: [{port: 8081, protocol: TCP}]\n---",
+        ],
+        lacks: &[],
+    },
+    Case {
+        values: &[
+            "watchNamespaces={streams}",
+            "jobNetworkPolicy.enabled=true",
+            "jobNetworkPolicy.statusFrom[0].namespaceSelector.matchLabels.a=b",
+            "jobNetworkPolicy.commandFrom[0].podSelector.matchLabels.c=d",
+        ],
+        holds: &["    - ports: [{port: 8081, protocol: TCP}]\n      from:\n", "a: b", "c: d"],
+        lacks: &[],
     },
     Case {
         values: &["serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true"],
@@ -62,8 +82,12 @@ const CASES: [Case; 5] = [
 ];
 
 /// Values that the schema refuses, and a word of why.
-const REFUSED: [(&str, &str); 3] =
-    [("replica=3", "replica"), ("replicas=0", "replicas"), ("image.pullPolicy=Maybe", "pullPolicy")];
+const REFUSED: [(&str, &str); 4] = [
+    ("replica=3", "replica"),
+    ("replicas=0", "replicas"),
+    ("image.pullPolicy=Maybe", "pullPolicy"),
+    ("jobNetworkPolicy.enabled=true", "watchNamespaces"),
+];
 
 /// Lints and renders.
 pub(super) fn run() -> Result<()> {

@@ -100,8 +100,6 @@ fn pods_on_a_lost_node_are_given_up_soon_unless_they_still_answer() {
     assert_eq!(replaced.create.len(), 1);
 }
 
-
-
 #[test]
 fn an_expired_certificate_is_told_by_name() {
     let why = "JobManager at '10.0.0.1:6123' cannot be reached: CertificateExpired: its certificate has expired";

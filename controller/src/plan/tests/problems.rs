@@ -61,6 +61,7 @@ fn a_pod_that_waits_for_its_volumes_is_told_of_after_a_while() {
     assert!(wrong.message.contains("pod pv-1-jm") && wrong.message.contains("Secret"), "{}", wrong.message);
 }
 
+/// It was told as an event when the revision began; it is no sign that anything goes wrong.
 #[test]
 fn what_a_spec_says_in_vain_is_told_once_and_does_not_degrade_the_job() {
     let mut job = job();
