@@ -8,8 +8,8 @@
 use crate::apply::{ApplyError, write_finalizer};
 use crate::build::names;
 use crate::context::Context;
-use crate::observe::{confirm, observe};
 use crate::facts::Facts;
+use crate::observe::{confirm, observe};
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::reconcile::{ReconcileError, carry_out, next_pass, target};
 use crate::status::build_status;
@@ -74,8 +74,7 @@ async fn note(
     let status = serde_json::to_value(build_status(readable, facts, plan)).map_err(told)?;
     let known = raw.data.get("status").cloned().unwrap_or_default();
     let changed = NOTED.into_iter().filter(|field| known[*field] != status[*field]);
-    let changed: serde_json::Map<_, _> =
-        changed.map(|field| (field.to_owned(), status[field].clone())).collect();
+    let changed: serde_json::Map<_, _> = changed.map(|field| (field.to_owned(), status[field].clone())).collect();
     let patch = json!({"metadata": {"resourceVersion": raw.metadata.resource_version}, "status": changed});
     let parameters = PatchParams { field_manager: Some(names::MANAGER.to_owned()), ..PatchParams::default() };
     let api = api::<StreamJob>(&context.client, raw);

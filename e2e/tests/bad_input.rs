@@ -159,7 +159,7 @@ async fn start_careless_store(cluster: &Cluster) -> Option<TestS3> {
 
 #[test]
 fn typo_in_a_field_is_refused_by_the_api_server() {
-    let Some((cluster, namespace)) = Cluster::with_namespace("typo") else { return };
+    let Some((_, namespace)) = Cluster::with_namespace("typo") else { return };
     let manifest = format!(
         "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: typo}}\nspec:\n  paralelism: 2\n  program:\n    sql: \"{DATAGEN}\"\n"
     );

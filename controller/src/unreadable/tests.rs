@@ -107,7 +107,10 @@ async fn a_job_without_a_job_manager_is_closed_and_its_generation_is_noted_first
     let noted = &changes[0].2;
     assert_eq!((&noted["status"]["generation"], &noted["status"]["helper"]["task"]), (&json!(2), &json!("Close")));
     assert_eq!(noted["metadata"]["resourceVersion"], "7");
-    assert!(noted["status"]["ofALaterVersion"].is_null() && noted["status"]["state"].is_null(), "the rest stays: {noted}");
+    assert!(
+        noted["status"]["ofALaterVersion"].is_null() && noted["status"]["state"].is_null(),
+        "the rest stays: {noted}"
+    );
     assert_eq!(changes[1..].iter().map(|call| path(call)).collect::<Vec<_>>(), order);
     assert_eq!(changes[2].2["metadata"]["name"], "pv-2-jm");
     assert!(changes[2].2.to_string().contains("cancelled"), "{}", changes[2].2);

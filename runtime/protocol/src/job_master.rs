@@ -67,10 +67,10 @@ use std::sync::Arc;
 pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED};
 use execution::Execution;
 use journal::{EndKind, Journal};
-use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
-pub use reporting::STATE_DAMAGED;
 pub use loading::STARTS_EMPTY;
 use loading::{Loading, Restored};
+use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
+pub use reporting::STATE_DAMAGED;
 use task_managers::TaskManagers;
 
 /// How far the job is.

@@ -43,9 +43,8 @@ const CASES: [Case; 7] = [
             "name: test-sluice-jobs\n  namespace: streams\n",
             "name: test-sluice-jobs\n  namespace: other\n",
             "kubernetes.io/metadata.name: default",
-            "    - ports: [{port: 8081, protocol: TCP}]\n---",
         ],
-        lacks: &[],
+        lacks: &["port: 8081, protocol: TCP}]\n      from:"],
     },
     Case {
         values: &[

@@ -260,12 +260,12 @@ fn lost_job_managers_that_spend_the_restarts_end_the_ledger_by_a_closer() {
     assert_eq!((found.view.state, created(&found)), (Some(StreamJobState::Failed), vec![(2, JM)]));
     assert_eq!(reasons(&found), ["Closing"]);
     let waits = plan(&failed);
-    assert_eq!((waits.view.clone(), waits.acts()), (found.view.clone(), false), "the job has failed all the same");
+    assert_eq!((waits.view.clone(), waits.acts()), (found.view, false), "the job has failed all the same");
     assert!(waits.wake_at.is_some_and(|at| at <= seconds(60)), "every wait has an end");
     let crashed = Facts { pods: Vec::new(), ..failed.clone() };
     assert_eq!(closes(&plan(&crashed))["start"], json!({"close": {"end": "failed"}}), "between intent and pod");
 
-    let mut ended = failed.clone();
+    let mut ended = failed;
     exit(&mut ended, ExitKind::Failed);
     let rests = plan(&ended);
     assert_eq!((rests.memory.helper.clone(), rests.view.state), (None, Some(StreamJobState::Failed)));

@@ -7,8 +7,8 @@
 
 use super::commits::unsettled;
 use super::journal::Journal;
-use super::operations::{Purpose, Running};
 use super::loading::Loading;
+use super::operations::{Purpose, Running};
 use super::{JobMaster, Phase};
 use crate::commit::CommitHandle;
 use crate::ids::{Generation, JobId};
