@@ -47,6 +47,8 @@ pub struct TaskMetrics {
     pub idle_ms: u64,
     /// Milliseconds without room in an output.
     pub back_pressured_ms: u64,
+    /// The time less the watermark that it last passed on, in milliseconds; none without one.
+    pub watermark_lag_ms: Option<u64>,
     /// Checkpoints it has acknowledged.
     pub checkpoints: u64,
     /// Checkpoints it has declined.
@@ -175,6 +177,11 @@ fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
         }
         registry.register(name, help, family);
     }
+    let lag = Family::<TaskLabels, Gauge>::default();
+    for (task, millis) in tasks.iter().filter_map(|task| Some((task, task.watermark_lag_ms?))) {
+        lag.get_or_create(&labels(task)).set(i64::try_from(millis).unwrap_or(i64::MAX));
+    }
+    registry.register("task_watermark_lag_milliseconds", "The time less the watermark last passed on", lag);
     let gauges: [(&str, &str, Read); 4] = [
         ("task_state_bytes", "Bytes of state in the last checkpoint", |task| task.state_bytes),
         ("task_in_flight_bytes", "Bytes that the last checkpoint's barrier overtook", |task| task.in_flight_bytes),

@@ -5,6 +5,7 @@
 mod errors;
 mod functions;
 mod plans;
+mod times;
 
 use crate::{PlanOptions, SqlError};
 use arrow::datatypes::SchemaRef;

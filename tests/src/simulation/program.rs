@@ -1,13 +1,14 @@
 //! A job that counts and sums by key, with real operators, and what its counts must be at any cut.
 //!
 //! [`shape`]: which vertices it has. [`operators`]: those written for the simulation, with lists and broadcast state.
-//! [`sink`]: what readers see. [`archive`]: what they see of a sink that commits with checkpoints. [`cut`]: what a snapshot holds and must hold.
+//! [`time`]: watermarks and late rows. [`sink`]: what readers see. [`archive`]: what they see of a sink that commits with checkpoints. [`cut`]: what a snapshot holds and must hold.
 
 pub mod archive;
 pub mod cut;
 pub mod operators;
 pub mod shape;
 pub mod sink;
+pub mod time;
 
 use crate::simulation::scenario::Scenario;
 use archive::{Archive, ArchiveSink, Row};
@@ -21,14 +22,16 @@ use sink::{Stalls, View, ViewSink};
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
+use sluice_engine::event_time::WatermarkStrategy;
 use sluice_engine::operator::{Clock, OperatorFactory, RestoredState};
 use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::sink::SinkFactory;
-use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll};
+use sluice_engine::source::{Source, SourceContext, SourceFactory, SourcePoll, SplitChange};
 use sluice_protocol::state::SplitState;
 use sluice_protocol::{OperatorUid, SubtaskIndex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use time::{Foretold, LATENESS, Lateness};
 
 /// Count and sum by key.
 pub type Counts = BTreeMap<i64, (i64, i64)>;
@@ -45,14 +48,15 @@ pub struct Events {
     rows: u64,
     keys: u64,
     gap_millis: u64,
+    foretold: Foretold,
 }
 
 impl Events {
     /// Those of a scenario.
     #[must_use]
-    pub const fn new(scenario: &Scenario) -> Self {
+    pub fn new(scenario: &Scenario) -> Self {
         let Scenario { seed, shape, rows, keys, gap_millis, .. } = *scenario;
-        Self { seed, shape, rows, keys, gap_millis }
+        Self { seed, shape, rows, keys, gap_millis, foretold: Foretold::new(scenario) }
     }
 
     fn row(&self, split: u32, position: u64) -> (i64, i64) {
@@ -122,8 +126,10 @@ impl Events {
     fn batch(&self, split: u32, positions: std::ops::Range<u64>) -> Result<Batch, TaskError> {
         let at: Vec<i64> = positions.clone().map(|position| position as i64).collect();
         let splits = vec![i64::from(split); at.len()];
+        let times = positions.clone().map(|position| self.time(split, position)).collect();
         let (keys, values): (Vec<i64>, Vec<i64>) = positions.map(|position| self.row(split, position)).unzip();
-        let columns = [keys, values, splits, at].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
+        let columns =
+            [keys, values, splits, at, times].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
         let rows = RecordBatch::try_new(schema(), columns).map_err(|error| TaskError::Internal(error.to_string()))?;
         Ok(Batch::inserts(rows))
     }
@@ -150,7 +156,7 @@ pub fn program(
     let vertex = |role: Role| match role {
         Role::Source(_) | Role::Control => {
             let uid = if let Role::Source(source) = role { format!("events-{source}") } else { "control".to_owned() };
-            let source: Arc<dyn SourceFactory> = Arc::new(Reading { events, role });
+            let source: Arc<dyn SourceFactory> = Arc::new(Reading { events, role, watermarks: events.watermarks() });
             let source = Some((uid.as_str().into(), source));
             VertexProgram { source, operators: vec![], sink: None, output_schema: schema() }
         }
@@ -161,9 +167,10 @@ pub fn program(
         Role::Counts => {
             let rules = shape.control.then(|| pass_on(RULES, || Box::new(Rules::default())));
             let order = (!shape.has_relay()).then(|| pass_on("order", || Box::new(Order::default())));
+            let lateness = pass_on(LATENESS, || Box::new(Lateness::default()));
             let tally = pass_on(TALLY, || Box::new(Tally::default()));
             let counts: (OperatorUid, Arc<dyn OperatorFactory>) = (COUNTS.into(), counts.clone());
-            let operators = rules.into_iter().chain([tally]).chain(order).chain([counts]).collect();
+            let operators = rules.into_iter().chain([lateness, tally]).chain(order).chain([counts]).collect();
             let sink = if shape.histogram { None } else { sink() };
             VertexProgram { source: None, operators, sink, output_schema: counted.clone() }
         }
@@ -220,7 +227,7 @@ fn group_by_count(input: SchemaRef) -> GroupAggregateSpec {
 }
 
 fn schema() -> SchemaRef {
-    let columns = ["k", "v", "split", "position"];
+    let columns = ["k", "v", "split", "position", "time"];
     Arc::new(Schema::new(columns.map(|name| Field::new(name, DataType::Int64, true)).to_vec()))
 }
 
@@ -233,6 +240,7 @@ fn column(batch: &Batch, index: usize) -> Vec<i64> {
 struct Reading {
     events: Events,
     role: Role,
+    watermarks: WatermarkStrategy,
 }
 
 struct Reader {
@@ -242,6 +250,10 @@ struct Reader {
     /// Split and position.
     splits: Vec<(u32, u64)>,
     next: usize,
+    /// The split of the last poll.
+    polled: String,
+    /// Splits of which was told that they are read, and that they are read to their end.
+    told: [BTreeSet<u32>; 2],
 }
 
 fn owner(split: u32, parallelism: u32) -> SubtaskIndex {
@@ -251,11 +263,23 @@ fn owner(split: u32, parallelism: u32) -> SubtaskIndex {
 impl SourceFactory for Reading {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
         let clock: Clock = Arc::new(sluice_protocol::Timestamp::default);
-        Ok(Box::new(Reader { events: self.events, role: self.role, clock, splits: vec![], next: 0 }))
+        Ok(Box::new(Reader {
+            events: self.events,
+            role: self.role,
+            clock,
+            splits: vec![],
+            next: 0,
+            polled: String::new(),
+            told: Default::default(),
+        }))
     }
 
     fn schema(&self) -> SchemaRef {
         schema()
+    }
+
+    fn watermarks(&self) -> Option<&WatermarkStrategy> {
+        Some(&self.watermarks)
     }
 
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
@@ -290,11 +314,30 @@ impl Source for Reader {
             if position < end {
                 self.next = at + 1;
                 self.splits[at].1 = end;
+                self.polled = split.to_string();
                 return Ok(SourcePoll::Batch(self.events.batch(split, position..end)?));
             }
         }
         let finished = self.splits.iter().all(|(split, position)| *position == self.events.rows_of(*split));
         Ok(if finished { SourcePoll::Finished } else { SourcePoll::Pending })
+    }
+
+    fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
+        let mut changes = Vec::new();
+        for (number, position) in &self.splits {
+            let split = number.to_string();
+            if self.told[0].insert(*number) {
+                changes.push(SplitChange::Added { split: split.clone(), may_idle: true });
+            }
+            if *position == self.events.rows_of(*number) && self.told[1].insert(*number) {
+                changes.push(SplitChange::Finished { split });
+            }
+        }
+        Some(changes)
+    }
+
+    fn polled_split(&self) -> Option<&str> {
+        Some(&self.polled)
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {

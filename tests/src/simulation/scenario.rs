@@ -52,11 +52,15 @@ pub enum Bug {
     EarlyCommit,
     /// G5 broken: another job's state is taken without an entry in its ledger.
     Takeover,
+    /// W1 broken: the watermarks of splits are not restored.
+    SplitTime,
+    /// W1 broken: what was in flight is restored without its watermarks.
+    ChannelTime,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -78,6 +82,8 @@ impl Bug {
         Self::Handles,
         Self::EarlyCommit,
         Self::Takeover,
+        Self::SplitTime,
+        Self::ChannelTime,
     ];
 
     /// The JobMaster's switches.
@@ -324,6 +330,16 @@ impl Scenario {
         .with_ends(horizon)
         .with_closers()
         .with_moves(horizon)
+        .with_one_split()
+    }
+
+    /// One of eight worlds reads one split, so that it can be foretold which of its rows are late.
+    fn with_one_split(mut self) -> Self {
+        if Rng::with_seed(self.seed ^ 0x17ae_0000).u32(..8) == 0 && !self.shape.has_relay() && !self.shape.control {
+            self.shape.splits = [1, 0, 0];
+            self.parallelism.iter_mut().for_each(|all| all[0] = 1);
+        }
+        self
     }
 
     /// Two of five worlds are unaligned, most of them with sinks that are too slow, one of ten is at-least-once.

@@ -151,10 +151,9 @@ impl Chain {
 
     /// Behind the last watermark the end of input follows, which says the same.
     fn pass_on(&mut self, status: WatermarkStatus) -> Result<(), TaskError> {
-        if status == self.said || status.watermark == i64::MAX {
+        if status == std::mem::replace(&mut self.said, status) || status.watermark == i64::MAX {
             return Ok(());
         }
-        self.said = status;
         self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Watermark(status)))
     }
 

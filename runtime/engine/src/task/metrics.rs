@@ -74,7 +74,8 @@ impl Meter {
     }
 
     pub(super) fn at_watermark(&self, watermark: i64) {
-        self.metrics.watermark.store(u64::try_from(watermark).unwrap_or(0), Ordering::Relaxed);
+        let known = u64::try_from(watermark).ok().filter(|_| watermark < i64::MAX);
+        self.metrics.watermark.store(known.unwrap_or(0), Ordering::Relaxed);
     }
 
     pub(super) fn cut(&self, checkpoint: CheckpointId) {

@@ -241,6 +241,9 @@ impl Posted {
             busy_ms: read(&self.counters.busy_ms),
             idle_ms: read(&self.counters.idle_ms),
             back_pressured_ms: read(&self.counters.back_pressured_ms),
+            watermark_lag_ms: Some(read(&self.counters.watermark))
+                .filter(|watermark| *watermark > 0)
+                .map(|watermark| crate::edge::now().0.saturating_sub(watermark)),
             checkpoints: read(&self.checkpoints.acknowledged),
             declined: read(&self.checkpoints.declined),
             state_bytes: read(&self.checkpoints.bytes),

@@ -7,6 +7,7 @@ use crate::translate::Statement;
 use sluice_protocol::TimeSpan;
 
 const PREFIX: &str = "scan.watermark.";
+const ALIGNMENT: &str = "scan.watermark.alignment.";
 const IDLE_TIMEOUT: &str = "scan.watermark.idle-timeout";
 
 /// Whether an option of WITH is one of these.
@@ -38,6 +39,10 @@ impl SourceTime {
                         wrong(format!("table '{name}': option '{}' is no duration: {message}", option.key))
                     })?;
                     time.idle_timeout = Some(crate::translate::time_span(duration));
+                }
+                other if other.starts_with(ALIGNMENT) => {
+                    let text = "watermark alignment between sources is not supported yet: leave it out";
+                    return Err(wrong(format!("table '{name}': option '{other}': {text}")));
                 }
                 other => {
                     let near = nearest(other, [IDLE_TIMEOUT]);

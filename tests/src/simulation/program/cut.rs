@@ -2,6 +2,7 @@
 
 use super::archive::Row;
 use super::shape::{ARCHIVE, CONTROL_SPLIT, HISTOGRAM, RELAYED, SOURCE_STEP, TALLY};
+use super::time::{LATENESS, Times};
 use super::{Counts, Events, column};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::in_flight;
@@ -31,6 +32,8 @@ pub struct Cut {
     pub rules: BTreeMap<i64, i64>,
     /// The sums of the lists that are split, and of the union lists, by operator.
     pub tallies: BTreeMap<String, (i64, i64)>,
+    /// Watermarks and late rows.
+    pub times: Times,
 }
 
 /// Reads an object of the store by its path.
@@ -54,6 +57,7 @@ impl Cut {
             for split in &operator.splits {
                 let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
                 let position = split.state["position"].as_u64().ok_or("a split without a position")?;
+                cut.times.splits.extend(split.state["watermark"].as_i64().map(|watermark| (number, watermark)));
                 if cut.positions.insert(number, position).is_some() {
                     return Err(format!("checkpoint {id} holds split {number} twice"));
                 }
@@ -72,6 +76,9 @@ impl Cut {
     }
 
     fn read_list(&mut self, uid: &str, list: &OperatorStateHandle, bytes: &[u8]) -> Result<(), String> {
+        if uid == LATENESS {
+            return self.times.read_list(&list.name, bytes);
+        }
         let unreadable = |error: serde_json::Error| format!("list {} of {uid}: {error}", list.name);
         if list.redistribution == Redistribution::Broadcast {
             let entries: Vec<(i64, i64)> = serde_json::from_slice(bytes).map_err(unreadable)?;
@@ -105,6 +112,7 @@ impl Cut {
             if column(batch, 2).contains(&i64::from(CONTROL_SPLIT)) {
                 return Err(format!("B3: rows of the broadcast edge {} were overtaken", handle.edge));
             }
+            self.times.in_flight.extend(column(batch, 2).into_iter().zip(column(batch, 3)));
             self.before_relay += if handle.edge.ends_with(&format!("-> {RELAYED}")) { batch.len() as i64 } else { 0 };
             for (key, value) in column(batch, 0).into_iter().zip(column(batch, 1)) {
                 add(&mut self.queued, key, (1, value));
@@ -138,6 +146,9 @@ impl Cut {
     /// # Errors
     /// What it holds, and what the input has.
     pub fn verify(&self, events: &Events, at_least_once: bool) -> Result<(), String> {
+        if !at_least_once {
+            self.times.verify(events, &self.positions)?;
+        }
         let (positions, total, expected) = (&self.positions, self.total(), events.counts(&self.positions));
         let no_cut = |what: &str, found: String, expected: String| {
             Err(format!("is no cut: at {positions:?} it holds {what} {found}, the input has {expected}"))

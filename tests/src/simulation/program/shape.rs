@@ -10,6 +10,7 @@
 //! Each part but one source and `counts` is there or not, as the seed decides. A shape stays the same through a job's
 //! life; its parallelism does not.
 
+use super::time::LATENESS;
 use fastrand::Rng;
 use sluice_protocol::VertexId;
 use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
@@ -174,7 +175,13 @@ impl Shape {
                 let order = (!self.has_relay()).then(|| stateless("order"));
                 let counts = operator(COUNTS, OperatorKind::Keyed);
                 let sink = (!self.histogram).then_some(sink);
-                rules.into_iter().chain([stateless(TALLY)]).chain(order).chain([counts]).chain(sink).collect()
+                rules
+                    .into_iter()
+                    .chain([stateless(LATENESS), stateless(TALLY)])
+                    .chain(order)
+                    .chain([counts])
+                    .chain(sink)
+                    .collect()
             }
             Role::Histogram => vec![operator(HISTOGRAM, OperatorKind::Keyed), sink],
             Role::Archive => vec![operator(ARCHIVE, OperatorKind::TransactionalSink)],

@@ -124,6 +124,9 @@ impl TaskManager {
                     if self.setup.bug == Some(Bug::InFlightOrder) {
                         channel.first = u64::MAX - channel.first;
                     }
+                    if self.setup.bug == Some(Bug::ChannelTime) {
+                        channel.frames.retain(|frame| !matches!(frame, Frame::Watermark(_)));
+                    }
                     loading.in_flight.push(channel);
                 }
                 Err(error) => {
@@ -139,6 +142,10 @@ impl TaskManager {
                 source.as_ref().is_none_or(|(_, source)| source.owner(&split.split, parallelism) == subtask.index)
             });
             state.splits.extend(owned);
+            if self.setup.bug == Some(Bug::SplitTime) {
+                let fields = state.splits.iter_mut().filter_map(|split| split.state.as_object_mut());
+                fields.for_each(|fields| drop(fields.remove("watermark")));
+            }
             for OperatorStateHandle { name, redistribution, first, items, data } in operator {
                 let mut restored = RestoredList { name, redistribution, items: vec![] };
                 match data {
