@@ -24,7 +24,8 @@ const CONTROLLER_IMAGE: &str = "controller_image_mb";
 const CRD: &str = "crd_kb";
 const SIZES: [&str; 3] = [RUNTIME_IMAGE, CONTROLLER_IMAGE, CRD];
 /// Figures that take a broker.
-const WITH_KAFKA: [&str; 1] = ["kafka_json_rows_per_core"];
+const WITH_KAFKA: [&str; 4] =
+    ["kafka_json_rows_per_core", "exactly_once_ratio", "visible_after_interval_p99_ms", "kill_to_committed_seconds"];
 /// Figures that take a cluster.
 const ON_CLUSTER: [&str; 9] = [
     "controller_rss_mb",

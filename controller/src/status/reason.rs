@@ -266,6 +266,10 @@ reasons! {
     CommitLost,
     /// Staged output cannot be committed at the moment.
     CommitRetried,
+    /// Staged output may be gone before it is committed.
+    OutputExpires,
+    /// Staged output is lost, and the sink's table says to go on without it.
+    CommitGivenUp,
     /// A commit has had no answer for a minute.
     CommitUnanswered,
     /// A sink with uncommitted output is gone from the program.

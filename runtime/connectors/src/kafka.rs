@@ -14,7 +14,7 @@
 //!   where to start and where to stop. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
 //!   `sink`: the subtasks.
 //! - `writer`, `slots`: the exactly-once subtask and its producers. - `committer`: commits after the checkpoint.
-//!   `transactions`, `cluster`: what is asked of the brokers for it beside librdkafka.
+//!   `transactions`, `cluster`, `secure`: what is asked of the brokers for it beside librdkafka.
 
 mod client;
 mod cluster;
@@ -26,6 +26,7 @@ mod offsets;
 mod options;
 mod properties;
 mod rows;
+mod secure;
 mod sink;
 mod slots;
 mod source;
@@ -44,7 +45,7 @@ use sluice_engine::sink::{
 };
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
-use sluice_protocol::SubtaskIndex;
+use sluice_protocol::{SubtaskIndex, TimeSpan};
 use std::sync::Arc;
 
 /// Makes readers of topics.
@@ -112,6 +113,11 @@ impl SinkFactory for KafkaSinkFactory {
 
     fn guarantee(&self) -> DeliveryGuarantee {
         if self.options.is_exactly_once { DeliveryGuarantee::ExactlyOnce } else { DeliveryGuarantee::AtLeastOnce }
+    }
+
+    fn keeps_for(&self) -> Option<TimeSpan> {
+        let timeout = self.options.transaction_timeout?;
+        Some(TimeSpan::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)))
     }
 
     fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {

@@ -5,6 +5,11 @@
 
 use crate::ids::{JobId, OperatorUid, Run, SubtaskIndex};
 use crate::state::Committable;
+use crate::time::TimeSpan;
+
+/// What a commit may take from the moment that a checkpoint's entry is sent, with margin: a checkpoint with a handle that may
+/// be gone sooner is not completed (S4).
+pub const COMMIT_ALLOWANCE: TimeSpan = TimeSpan::from_secs(15);
 
 /// Names one [`crate::job_master::Action::Commit`] or [`crate::job_master::Action::AbortLeftovers`] and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +35,8 @@ pub enum CommitOutcome {
     Retry(String),
     /// It never will be: what was staged is gone, and was not committed (S6).
     Lost(String),
+    /// The same, and the table says to go on without it.
+    GivenUp(String),
 }
 
 /// What attempts before `older_than` may have left open in the sinks of a job.

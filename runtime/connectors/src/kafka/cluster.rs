@@ -4,10 +4,14 @@
 //! what was looked up is forgotten: the next request begins anew. Versions of messages are those that Kafka 3.0 knows.
 
 use super::properties::ClientProperties;
+use super::secure::{Security, Stream};
 use bytes::{Buf as _, Bytes, BytesMut};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::MetadataResponseBroker;
-use kafka_protocol::messages::{FindCoordinatorRequest, MetadataRequest, RequestHeader, ResponseHeader, TopicName};
+use kafka_protocol::messages::{
+    FindCoordinatorRequest, MetadataRequest, RequestHeader, ResponseHeader, SaslAuthenticateRequest,
+    SaslHandshakeRequest, TopicName,
+};
 use kafka_protocol::protocol::{
     Decodable as _, HeaderVersion as _, Request, StrBytes, encode_request_header_into_buffer,
 };
@@ -83,12 +87,13 @@ impl Trouble {
 
 /// One connection.
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     correlation: i32,
 }
 
 impl Connection {
-    fn open(address: &str) -> io::Result<Self> {
+    fn open(address: &str, security: &Security) -> io::Result<Self> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for socket in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&socket, CONNECT_TIMEOUT) {
@@ -96,12 +101,38 @@ impl Connection {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
                     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-                    return Ok(Self { stream, correlation: 0 });
+                    let mut connection = Self { stream: security.wrap(host, stream)?, correlation: 0 };
+                    connection.authenticate(security)?;
+                    return Ok(connection);
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Says who we are, where brokers want to know.
+    fn authenticate(&mut self, security: &Security) -> io::Result<()> {
+        let Some((mechanism, mut conversation)) = security.conversation() else { return Ok(()) };
+        let request = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(mechanism));
+        let answer = self.ask(1, &request)?;
+        if answer.error_code != 0 {
+            let known: Vec<&str> = answer.mechanisms.iter().map(|one| one.as_str()).collect();
+            return Err(refused(&format!("it takes no {mechanism}, but {}", known.join(", "))));
+        }
+        let mut words = conversation.first();
+        loop {
+            let answer = self.ask(1, &SaslAuthenticateRequest::default().with_auth_bytes(words.into()))?;
+            if answer.error_code != 0 {
+                return Err(refused(
+                    answer.error_message.as_ref().map_or("it gives no reason", |reason| reason.as_str()),
+                ));
+            }
+            match conversation.next(&answer.auth_bytes)? {
+                Some(more) => words = more,
+                None => return Ok(()),
+            }
+        }
     }
 
     fn ask<Q: Request>(&mut self, version: i16, request: &Q) -> io::Result<Q::Response> {
@@ -132,12 +163,21 @@ impl Connection {
         self.stream.read_exact(&mut length)?;
         let length = u32::from_be_bytes(length) as usize;
         if length > LARGEST_ANSWER {
-            return Err(invalid("the answer is no Kafka message; is the port one with TLS?"));
+            return Err(invalid(
+                "the answer is no Kafka message; does the port want TLS ('properties.security.protocol')?",
+            ));
         }
         let mut answer = BytesMut::zeroed(length);
         self.stream.read_exact(&mut answer)?;
         Ok(answer.copy_to_bytes(length))
     }
+}
+
+fn refused(reason: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("it does not accept the credentials ({reason}): check 'properties.sasl.*'"),
+    )
 }
 
 fn invalid(reason: impl ToString) -> io::Error {
@@ -147,6 +187,7 @@ fn invalid(reason: impl ToString) -> io::Error {
 /// The brokers, as one client sees them.
 pub(super) struct Cluster {
     bootstrap: Vec<String>,
+    security: Security,
     connections: BTreeMap<String, Connection>,
     coordinators: BTreeMap<String, String>,
 }
@@ -164,14 +205,19 @@ impl Cluster {
                 format!("{one}:9092")
             }
         };
-        Self { bootstrap: addresses.map(plain).collect(), connections: BTreeMap::new(), coordinators: BTreeMap::new() }
+        Self {
+            bootstrap: addresses.map(plain).collect(),
+            security: properties.security(),
+            connections: BTreeMap::new(),
+            coordinators: BTreeMap::new(),
+        }
     }
 
     /// Asks the broker at this address.
     pub(super) fn ask<Q: Request>(&mut self, address: &str, version: i16, request: &Q) -> Result<Q::Response, Trouble> {
         let asked = match self.connections.get_mut(address) {
             Some(connection) => connection.ask(version, request),
-            None => Connection::open(address).and_then(|connection| {
+            None => Connection::open(address, &self.security).and_then(|connection| {
                 self.connections.entry(address.to_owned()).or_insert(connection).ask(version, request)
             }),
         };

@@ -80,6 +80,7 @@ impl Committer for KafkaCommitter {
                     return Ok(if sent { Commit::Committed } else { Commit::AlreadyCommitted });
                 }
                 Verdict::SettledBefore => return Ok(Commit::AlreadyCommitted),
+                Verdict::Lost(reason) if self.options.skips_lost => return Err(CommitError::GivenUp(reason)),
                 Verdict::Lost(reason) => return Err(CommitError::Lost(reason)),
             }
         }

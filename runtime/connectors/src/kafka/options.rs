@@ -32,6 +32,7 @@ const KAFKA: Known<'static> = Known {
         "scan.topic-partition-discovery.interval",
         "sink.delivery-guarantee",
         "sink.transactional-id-prefix",
+        "sink.commit-failure",
     ],
     formats: &["", "value.", "key."],
     properties: true,
@@ -51,6 +52,7 @@ const UPSERT: Known<'static> = Known {
         "value.fields-include",
         "sink.delivery-guarantee",
         "sink.transactional-id-prefix",
+        "sink.commit-failure",
     ],
     formats: &["value.", "key."],
     properties: true,
@@ -71,6 +73,9 @@ const UPSERT: Known<'static> = Known {
 
 /// After how long brokers abort a transaction.
 const TRANSACTION_TIMEOUT: &str = "properties.transaction.timeout.ms";
+
+/// Twice what a commit may take, rounded: below, no checkpoint would be completed (S4).
+const SHORTEST_TIMEOUT: u64 = 30_000;
 
 const DEFAULT_DISCOVERY: Duration = Duration::from_secs(300);
 
@@ -217,6 +222,8 @@ pub(super) struct SinkOptions {
     pub(super) is_exactly_once: bool,
     /// What transactional ids begin with.
     pub(super) transactional_id_prefix: String,
+    /// Whether the job goes on without a transaction that is lost.
+    pub(super) skips_lost: bool,
     /// After how long brokers abort a transaction; `None`: as long as they allow.
     pub(super) transaction_timeout: Option<Duration>,
 }
@@ -287,6 +294,7 @@ fn build_sink(
     let guarantees = [("at-least-once", false), ("none", false), ("exactly-once", true)];
     let is_exactly_once = options.choice("sink.delivery-guarantee", &guarantees)?.unwrap_or(false);
     let transactional_id_prefix = options.text("sink.transactional-id-prefix").unwrap_or_default().to_owned();
+    let skips_lost = options.choice("sink.commit-failure", &[("fail", false), ("skip", true)])?.unwrap_or(false);
     if !is_exactly_once && !transactional_id_prefix.is_empty() {
         let message = "the option 'sink.transactional-id-prefix' is only read with 'sink.delivery-guarantee' = \
                        'exactly-once'; remove one of them";
@@ -299,8 +307,11 @@ fn build_sink(
     let transaction_timeout = match options.text(TRANSACTION_TIMEOUT).filter(|_| is_exactly_once) {
         None => None,
         Some(value) => match value.trim().parse() {
-            Ok(millis) if millis > 0 => Some(Duration::from_millis(millis)),
-            _ => return Err(options.wrong(TRANSACTION_TIMEOUT, value, "a number of milliseconds above 0")),
+            Ok(millis) if millis >= SHORTEST_TIMEOUT => Some(Duration::from_millis(millis)),
+            _ => {
+                let allowed = format!("a number of milliseconds, at least {SHORTEST_TIMEOUT}: a commit must fit in");
+                return Err(options.wrong(TRANSACTION_TIMEOUT, value, &allowed));
+            }
         },
     };
     Ok(SinkOptions {
@@ -312,6 +323,7 @@ fn build_sink(
         kinds,
         is_exactly_once,
         transactional_id_prefix,
+        skips_lost,
         transaction_timeout,
     })
 }

@@ -3,6 +3,7 @@
 //! What librdkafka knows by the same name is passed on; what it knows by another is renamed; what only Java has, and
 //! what Sluice decides itself, is refused with the reason. Values never reach a log; `Debug` hides them.
 
+use super::secure::Security;
 use crate::options::{Options, is_secret, shown};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -202,16 +203,18 @@ impl ClientProperties {
         config
     }
 
-    /// What commits a transaction after a crash is a client of its own, which does not speak all that librdkafka does.
+    /// What commits a transaction after a crash is a client of its own, which does not understand all that librdkafka does.
     pub(super) fn check_transactional(&self, options: &Options<'_>) -> Result<(), TableError> {
-        match self.values.get("security.protocol").map(|protocol| protocol.to_ascii_lowercase()) {
-            None => Ok(()),
-            Some(plain) if plain == "plaintext" => Ok(()),
-            Some(other) => {
-                let key = "properties.security.protocol";
-                Err(options.wrong(key, &other, "'plaintext' for now with 'sink.delivery-guarantee' = 'exactly-once'"))
-            }
-        }
+        let Err((name, allowed)) = Security::read(&self.values) else { return Ok(()) };
+        let key = format!("{PREFIX}{name}");
+        let value = options.text(&key).or_else(|| self.values.get(name).map(String::as_str)).unwrap_or("not set");
+        Err(options.wrong(&key, value, &format!("{allowed} with 'sink.delivery-guarantee' = 'exactly-once'")))
+    }
+
+    /// How connections beside librdkafka's are made safe.
+    pub(super) fn security(&self) -> Security {
+        // Checked when the table was read.
+        Security::read(&self.values).unwrap_or_default()
     }
 
     /// Where the brokers are, for messages.

@@ -191,6 +191,8 @@ pub(super) struct Keeper {
     described: Option<Result<Ready, TaskError>>,
     next: u64,
     is_making: bool,
+    /// Slots that are being renewed.
+    renewing: u32,
 }
 
 impl Keeper {
@@ -218,12 +220,15 @@ impl Keeper {
         start(format!("kafka-slots-{subtask}"), move || make_slots(&maker, &taken, &given))?;
         start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &asked, &answering))?;
         let (ready, described) = (VecDeque::new(), None);
-        Ok((Self { orders, questions, is_over, answers, ready, described, next: 1, is_making: false }, first))
+        Ok((
+            Self { orders, questions, is_over, answers, ready, described, next: 1, is_making: false, renewing: 0 },
+            first,
+        ))
     }
 
-    /// Has another slot made, unless one is on its way.
+    /// Has another slot made, unless one is on its way, new or renewed.
     pub(super) fn prepare_one(&mut self) {
-        if !self.is_making {
+        if !self.is_making && self.renewing == 0 {
             self.is_making = true;
             self.order(Order::Prepare(self.next));
             self.next += 1;
@@ -231,7 +236,8 @@ impl Keeper {
     }
 
     /// Its handle is settled: it is to begin anew.
-    pub(super) fn renew(&self, slot: Slot) {
+    pub(super) fn renew(&mut self, slot: Slot) {
+        self.renewing += 1;
         self.order(Order::Renew(Box::new(slot)));
     }
 
@@ -271,7 +277,10 @@ impl Keeper {
                     self.is_making = false;
                     self.ready.push_back(*slot);
                 }
-                Ok(Answer::Renewed(slot)) => self.ready.push_back(*slot),
+                Ok(Answer::Renewed(slot)) => {
+                    self.renewing = self.renewing.saturating_sub(1);
+                    self.ready.push_back(*slot);
+                }
                 Ok(Answer::Described(described)) => self.described = Some(described),
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {

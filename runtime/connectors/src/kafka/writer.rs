@@ -14,15 +14,15 @@ use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::sink::{PreCommit, SinkContext, Staged, TransactionId, TwoPhaseCommitSink};
 use sluice_protocol::state::Committable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// A subtask's writer.
 pub(super) struct TransactionalWriter {
     options: Arc<SinkOptions>,
     keeper: Option<Keeper>,
-    /// Begun, and empty.
-    ready: Vec<Slot>,
+    /// Begun, and empty. All take turns: an id that rests for days is forgotten by the brokers.
+    ready: VecDeque<Slot>,
     current: Option<Slot>,
     is_describing: bool,
     /// Staged and not settled, by transactional id.
@@ -31,7 +31,14 @@ pub(super) struct TransactionalWriter {
 
 impl TransactionalWriter {
     pub(super) const fn new(options: Arc<SinkOptions>) -> Self {
-        Self { options, keeper: None, ready: Vec::new(), current: None, is_describing: false, resting: BTreeMap::new() }
+        Self {
+            options,
+            keeper: None,
+            ready: VecDeque::new(),
+            current: None,
+            is_describing: false,
+            resting: BTreeMap::new(),
+        }
     }
 
     fn keeper(&mut self) -> Result<&mut Keeper, TaskError> {
@@ -73,7 +80,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
         let (keeper, first) = Keeper::open(Arc::clone(&self.options), &context)?;
         self.keeper = Some(keeper);
-        self.ready.push(first);
+        self.ready.push_back(first);
         // The second is made while the first is written to.
         self.keeper()?.prepare_one();
         Ok(())
@@ -81,7 +88,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
 
     fn begin(&mut self, _: &TransactionId) -> Result<(), TaskError> {
         self.look_for_slots()?;
-        let Some(slot) = self.ready.pop() else {
+        let Some(slot) = self.ready.pop_front() else {
             return Err(TaskError::Internal("a Kafka sink was written to while it had no room".to_owned()));
         };
         self.current = Some(slot);
@@ -128,7 +135,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
 
     fn settled(&mut self, handle: &Committable) {
         let slot = handle_of(handle).ok().and_then(|handle| self.resting.remove(&handle.transactional_id));
-        if let (Some(slot), Some(keeper)) = (slot, &self.keeper) {
+        if let (Some(slot), Some(keeper)) = (slot, &mut self.keeper) {
             keeper.renew(slot);
         }
     }

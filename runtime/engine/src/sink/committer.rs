@@ -95,6 +95,9 @@ pub enum CommitError {
     /// Never: what was staged is gone, and was not committed.
     #[error("{0}")]
     Lost(String),
+    /// The same, and the table says to go on without it.
+    #[error("{0}")]
+    GivenUp(String),
 }
 
 impl CommitError {
@@ -135,6 +138,7 @@ fn outcome_of(sink: &OperatorUid, committed: Result<Commit, CommitError>) -> Com
     match committed {
         Ok(Commit::Committed | Commit::AlreadyCommitted) => CommitOutcome::Settled,
         Err(CommitError::Lost(message)) => CommitOutcome::Lost(message),
+        Err(CommitError::GivenUp(message)) => CommitOutcome::GivenUp(message),
         Err(CommitError::Retriable(message)) => CommitOutcome::Retry(format!("sink '{sink}': {message}")),
     }
 }

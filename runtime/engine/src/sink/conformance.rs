@@ -186,7 +186,9 @@ fn commit_one(committer: &mut dyn Committer, handle: &Committable) -> Result<Com
         match committer.commit(handle) {
             Ok(done) => return Ok(done),
             Err(CommitError::Retriable(message)) => last = message,
-            Err(CommitError::Lost(message)) => return Err(format!("a commit was lost: {message}")),
+            Err(CommitError::Lost(message) | CommitError::GivenUp(message)) => {
+                return Err(format!("a commit was lost: {message}"));
+            }
         }
     }
     Err(format!("a commit does not come about: {last}"))

@@ -7,11 +7,13 @@
 use super::{Sink, SinkContext};
 use crate::batch::Batch;
 use crate::error::TaskError;
-use crate::operator::TaskIdentity;
+use crate::operator::{Clock, TaskIdentity};
+use sluice_protocol::commit::COMMIT_ALLOWANCE;
 use sluice_protocol::state::Committable;
 use sluice_protocol::{Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskIndex, Timestamp};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 /// Of so many checkpoints in a row that did not complete a writer carries handles; with one more its task fails and begins
 /// again behind the last complete checkpoint, which loses nothing (K3).
@@ -149,6 +151,7 @@ pub struct Transactional<S> {
     carried: Vec<Committable>,
     /// Handed over with a complete checkpoint, and not known to be settled.
     unsettled: Vec<Committable>,
+    clock: Option<Clock>,
 }
 
 impl<S: TwoPhaseCommitSink> Transactional<S> {
@@ -162,6 +165,7 @@ impl<S: TwoPhaseCommitSink> Transactional<S> {
             staged: Vec::new(),
             carried: Vec::new(),
             unsettled: Vec::new(),
+            clock: None,
         }
     }
 
@@ -179,6 +183,7 @@ impl<S: TwoPhaseCommitSink> Transactional<S> {
 impl<S: TwoPhaseCommitSink> Sink for Transactional<S> {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
         let SinkContext { operator, identity, .. } = &context;
+        self.clock = Some(Arc::clone(&context.clock));
         self.writer = Some((identity.clone(), operator.uid.clone(), operator.subtask));
         self.sink.open(context)
     }
@@ -223,6 +228,16 @@ impl<S: TwoPhaseCommitSink> Sink for Transactional<S> {
                  complete one, which loses nothing. Look at why checkpoints fail",
                 self.writer.as_ref().map(|(_, sink, _)| sink.as_str()).unwrap_or_default(),
                 checkpoints.len()
+            )));
+        }
+        let by = self.clock.as_ref().map_or_else(Timestamp::default, |clock| clock()).plus(COMMIT_ALLOWANCE);
+        if let Some(old) = self.carried.iter().find(|one| one.expires_at.is_some_and(|at| at < by)) {
+            return Err(TaskError::External(format!(
+                "sink '{}' has staged rows with checkpoint {} that its target gives up within {COMMIT_ALLOWANCE}, and no \
+                 checkpoint with them is complete; it begins again behind the last complete one, which loses nothing. Give \
+                 transactions a longer timeout, or look at why checkpoints fail or take so long",
+                self.writer.as_ref().map(|(_, sink, _)| sink.as_str()).unwrap_or_default(),
+                old.checkpoint
             )));
         }
         Ok(self.carried.clone())

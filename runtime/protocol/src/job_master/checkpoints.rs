@@ -5,6 +5,7 @@
 use super::journal::{EndKind, Intent};
 use super::operations::Purpose;
 use super::{JobMaster, Phase};
+use crate::commit::COMMIT_ALLOWANCE;
 use crate::coordinator::{Aborted, CheckpointCoordinator, Collected, Dropped, Output};
 use crate::failure::{Failure, Fault};
 use crate::history::{CheckpointHistory, RecordState};
@@ -326,6 +327,30 @@ impl JobMaster {
             self.dead_savepoints.extend(savepoint);
             Arc::make_mut(&mut self.history).ended(id, RecordState::Dropped, None, self.now);
         }
+    }
+
+    /// Until when its entry may be sent, so that each of its handles outlives its commit (S4); `None`: at any time. Handles
+    /// that are in the last complete checkpoint too do not count: refusing this one would not help them.
+    pub(super) fn entry_good_until(&self, id: CheckpointId) -> Option<Timestamp> {
+        let handles = self.storing.get(&id)?.metadata.handles();
+        let new = handles.filter(|handle| !self.is_unsettled(handle));
+        let expires_at = new.filter_map(|handle| handle.committable.expires_at).min()?;
+        Some(Timestamp(expires_at.0.saturating_sub(COMMIT_ALLOWANCE.0)))
+    }
+
+    /// Has the tasks begin again behind the previous checkpoint, which loses nothing, rather than complete one whose output may
+    /// be gone before it is committed.
+    pub(super) fn refuses_expiring(&mut self, id: CheckpointId) -> bool {
+        if self.entry_good_until(id).is_none_or(|until| until >= self.now) {
+            return false;
+        }
+        let message = format!(
+            "checkpoint {id} holds output of a sink that its target gives up within {COMMIT_ALLOWANCE}, too soon to be sure of \
+             its commit; the tasks begin again behind the previous checkpoint. Give transactions a longer timeout, or look at \
+             why checkpoints fail or take so long"
+        );
+        self.fail_attempt(Failure::restart("OutputExpires", Fault::External, message), None);
+        true
     }
 
     pub(super) fn forget_storing(&mut self, id: CheckpointId) {

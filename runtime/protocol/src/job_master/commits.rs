@@ -27,11 +27,17 @@ const RETRIED: &str = "CommitRetried";
 /// Notice that a commit has no answer.
 const UNANSWERED: &str = "CommitUnanswered";
 
+/// Notice that output is lost, and was given up.
+const GIVEN_UP: &str = "CommitGivenUp";
+
 /// After so long without an answer to a commit its people are told.
 const ANSWER_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
 
 /// Notice that transactions of older attempts could not be aborted.
 const LEFT_OPEN: &str = "TransactionsLeftOpen";
+
+/// This long before output is lost its people are told.
+const NEAR: TimeSpan = TimeSpan::from_secs(300);
 
 /// Of so many checkpoints there may be unsettled handles before no further one is triggered (K3).
 const BACKLOG: usize = 16;
@@ -57,6 +63,8 @@ pub(super) struct Commits {
     under_way: Option<UnderWay>,
     last_id: u64,
     failures: u32,
+    /// So many handles were given up.
+    given_up: u64,
     retry_at: Option<Timestamp>,
     taking: Taking,
     ending_since: Option<Timestamp>,
@@ -179,6 +187,11 @@ impl JobMaster {
         Some(latest.key.id)
     }
 
+    /// Whether it is in the last complete checkpoint, and not confirmed.
+    pub(super) fn is_unsettled(&self, handle: &CommitHandle) -> bool {
+        self.commits.unsettled.contains(handle)
+    }
+
     fn hold_triggers(&mut self) {
         let is_behind = self.commits.backlog() >= BACKLOG;
         if let Some(coordinator) = &mut self.coordinator {
@@ -232,6 +245,7 @@ impl JobMaster {
                 CommitOutcome::Lost(message) => {
                     lost.get_or_insert((handle.clone(), message));
                 }
+                CommitOutcome::GivenUp(message) => self.note_given_up(&handle, &message),
                 CommitOutcome::Settled => {}
             }
             self.commits.unsettled.remove(&handle);
@@ -257,10 +271,28 @@ impl JobMaster {
         let pause = backoff(self.commits.failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
         self.commits.failures += 1;
         self.commits.retry_at = Some(self.now.plus(pause));
+        let expires_at = self.commits.unsettled.iter().filter_map(|handle| handle.committable.expires_at).min();
+        let is_near = expires_at.is_some_and(|at| at.since(self.now) < NEAR);
+        let until = if is_near {
+            format!(" (its target gives the first of it up within {NEAR}: then it is lost)")
+        } else {
+            String::new()
+        };
         self.set_notice(
             RETRIED,
-            format!("output is staged but cannot be committed yet, which is tried again: {message}"),
+            format!("output is staged but cannot be committed yet, which is tried again{until}: {message}"),
         );
+    }
+
+    /// The table says to go on without what is lost: counted, and said in status for as long as this process lives.
+    fn note_given_up(&mut self, CommitHandle { sink, subtask, committable }: &CommitHandle, message: &str) {
+        self.commits.given_up += 1;
+        let message = format!(
+            "{} staged transactions are lost and were given up, as the table says; the last, of subtask {subtask} of sink \
+             '{sink}' with checkpoint {}: {message}. Their rows are in no result",
+            self.commits.given_up, committable.checkpoint
+        );
+        self.set_notice(GIVEN_UP, message);
     }
 
     /// Output is missing for ever: said loudly, never passed over (S6).

@@ -122,7 +122,11 @@ impl JobMaster {
     }
 
     fn begin_append(&mut self, entry: Entry) {
-        match self.journal.appender.begin(entry) {
+        let good_until = match &entry.kind {
+            EntryKind::Checkpoint { checkpoint, .. } => self.entry_good_until(checkpoint.key.id),
+            _ => None,
+        };
+        match self.journal.appender.begin(entry, good_until) {
             Ok(operation) => self.store(Purpose::Append, operation),
             Err(error) => self.exit_internal("LedgerEntryTooLarge", &error.to_string()),
         }
@@ -238,6 +242,7 @@ impl JobMaster {
             // The attempt failed while the checkpoint that the job ends with was being appended: there is no way back (K4).
             Intent::Restart { .. } if self.journal.fold.ending != Ends::None => return None,
             Intent::Restart { cause } => EntryKind::Restarted { cause, from: self.restore_reference() },
+            Intent::Checkpoint { id, .. } if self.refuses_expiring(id) => return None,
             Intent::Checkpoint { id, triggered_at, bytes } => {
                 let (ends, savepoint) = self.coordinator.as_mut()?.appending(id)?;
                 let key = CheckpointKey { generation: self.config.generation, id };

@@ -217,7 +217,7 @@ impl JobMaster {
             kind,
             fold: last.folded(),
         };
-        match takeover.appender.begin(entry) {
+        match takeover.appender.begin(entry, None) {
             Ok(operation) => self.store(Purpose::TakeOver, operation),
             Err(error) => self.exit_internal("LedgerEntryTooLarge", &error.to_string()),
         }

@@ -33,6 +33,8 @@ struct InFlight {
     /// An entry put at this number before, which may yet turn out to stand there.
     replaced: Option<Entry>,
     give_up: bool,
+    /// A checkpoint must not be put later: its handles may not outlive their commit (S4).
+    good_until: Option<Timestamp>,
     state: State,
     failures: u32,
     last_failure: Option<StoreFailure>,
@@ -92,11 +94,11 @@ impl Appender {
         self.in_flight.as_ref().and_then(|in_flight| in_flight.last_failure.as_ref())
     }
 
-    /// Starts an append; none may be under way.
+    /// Starts an append; none may be under way. Behind `good_until` a checkpoint is given up where its number is free.
     ///
     /// # Errors
     /// When the entry cannot be written down.
-    pub fn begin(&mut self, entry: Entry) -> Result<StoreOperation, LedgerError> {
+    pub fn begin(&mut self, entry: Entry, good_until: Option<Timestamp>) -> Result<StoreOperation, LedgerError> {
         debug_assert!(!self.is_busy(), "one append at a time (L2)");
         let bytes = entry.to_bytes()?;
         let operation = self.put(&entry, &bytes);
@@ -105,6 +107,7 @@ impl Appender {
             bytes,
             replaced: None,
             give_up: false,
+            good_until,
             state: State::Putting,
             failures: 0,
             last_failure: None,
@@ -153,7 +156,7 @@ impl Appender {
                 AppendStep::Store(StoreOperation::Get { key: self.paths.ledger_entry(in_flight.entry.number) })
             }
             (State::Reading, StoreReply::Object(bytes)) => self.found(&bytes),
-            (State::Reading, StoreReply::Absent) => self.put_again(random),
+            (State::Reading, StoreReply::Absent) => self.put_again(now, random),
             (_, StoreReply::Failed(failure)) => self.pause(failure, now, random),
             (_, reply) => self.pause(unexpected(&reply), now, random),
         }
@@ -186,8 +189,9 @@ impl Appender {
     }
 
     /// The number is free: the same bytes again, or `CheckpointFailed` in their place.
-    fn put_again(&mut self, random: &mut dyn RandomSource) -> AppendStep {
+    fn put_again(&mut self, now: Timestamp, random: &mut dyn RandomSource) -> AppendStep {
         let Some(in_flight) = &mut self.in_flight else { return AppendStep::Wait };
+        in_flight.give_up |= in_flight.good_until.is_some_and(|until| until < now);
         if in_flight.give_up && in_flight.replaced.is_none() {
             let failed = give_up(&in_flight.entry, random);
             // A fold that could be written a moment ago can be written with a smaller kind.

@@ -206,7 +206,7 @@ fn results_of_the_last_requests_are_kept() {
 fn appending(kind: EntryKind) -> (Appender, Entry) {
     let mut appender = Appender::new(paths(), Planted::default());
     let entry = entry(5, 1, kind);
-    let operation = appender.begin(entry.clone()).unwrap();
+    let operation = appender.begin(entry.clone(), None).unwrap();
     assert!(matches!(operation, StoreOperation::PutIfAbsent { key, .. } if key.ends_with("ledger/0000000005.json")));
     (appender, entry)
 }

@@ -189,11 +189,11 @@ impl Translator<'_> {
             let info = OperatorInfo { uid: self.uids.upsert(), kind: OperatorKind::Stateless, description };
             chain.push(info, "Upsert", Arc::new(UpsertFactory { keys, schema: Arc::clone(&target.schema) }));
         }
-        let description = format!("Sink(table=[{name}], fields=[{}])", names(&target.schema));
-        let kind = match target.factory.guarantee() {
-            DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
-            DeliveryGuarantee::AtLeastOnce => OperatorKind::Sink,
+        let (kind, delivery) = match target.factory.guarantee() {
+            DeliveryGuarantee::ExactlyOnce => (OperatorKind::TransactionalSink, ", delivery=[exactly-once]"),
+            DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ""),
         };
+        let description = format!("Sink(table=[{name}], fields=[{}]{delivery})", names(&target.schema));
         let info = OperatorInfo { uid: self.uids.sink(), kind, description };
         chain.end_with(info, format!("Sink: {name}"), target.factory);
         self.close(chain).map(|_| ())

@@ -8,6 +8,7 @@
 
 mod backpressure;
 mod data_plane;
+mod exactly_once;
 mod filter_project;
 mod groupby;
 mod join;
@@ -37,6 +38,8 @@ const FIGURES: &[Figure] = &[
     (&["filter_project_rows_per_core"], filter_project::print),
     (&["join_rows_per_core"], join::print),
     (&["kafka_json_rows_per_core"], kafka_json::print),
+    (&["exactly_once_ratio"], exactly_once::print_ratio),
+    (&["visible_after_interval_p99_ms", "kill_to_committed_seconds"], exactly_once::print_visible),
     (&["parquet_sink_mb_per_core"], parquet_sink::print),
     (&["data_plane_tls_ratio"], data_plane::print),
     (&["local_start_seconds"], start::print),

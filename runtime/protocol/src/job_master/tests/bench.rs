@@ -16,7 +16,7 @@ use crate::state::{
 };
 use crate::status::{JobState, JobStatus};
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
-use crate::time::Timestamp;
+use crate::time::{TimeSpan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A job of a source and a keyed count at this parallelism, checkpoints every second.
@@ -229,6 +229,8 @@ pub(super) struct Bench {
     pub(super) files: Vec<String>,
     /// What the sink's writers carry.
     carried: BTreeMap<SubtaskId, Vec<Committable>>,
+    /// When what is staged from now on is gone.
+    pub(super) expires_at: Option<Timestamp>,
     /// Handles that were to be committed, by request.
     pub(super) commits: Vec<Vec<CommitHandle>>,
     /// What was to be aborted.
@@ -264,6 +266,7 @@ impl Bench {
             with_savepoint: BTreeSet::new(),
             files: vec![],
             carried: BTreeMap::new(),
+            expires_at: None,
             commits: vec![],
             aborts: vec![],
             outcome: CommitOutcome::Settled,
@@ -301,6 +304,11 @@ impl Bench {
         bench.now = self.now;
         bench.tick();
         bench
+    }
+
+    /// So many seconds from now.
+    pub(super) fn in_seconds(&self, seconds: u64) -> Option<Timestamp> {
+        Some(self.now.plus(TimeSpan::from_secs(seconds)))
     }
 
     pub(super) fn status(&self) -> &JobStatus {
@@ -490,7 +498,7 @@ impl Bench {
         }
         let carried = self.carried.entry(subtask).or_default();
         let bytes = format!("{run}/{subtask}/{checkpoint}").into_bytes();
-        carried.push(Committable { version: 1, checkpoint, expires_at: None, bytes });
+        carried.push(Committable { version: 1, checkpoint, expires_at: self.expires_at, bytes });
         state.operators.push(OperatorSnapshot {
             uid: "out".into(),
             subtask: subtask.index,

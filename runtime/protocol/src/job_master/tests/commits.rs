@@ -470,3 +470,59 @@ fn k3_a_commit_without_an_answer_is_told_of() {
     bench.answer_commits();
     assert!(!is_told(&bench));
 }
+
+#[test]
+fn s4_what_may_be_gone_before_its_commit_is_not_completed_and_the_tasks_begin_again_before_it() {
+    let mut bench = Bench::running(job(1));
+    checkpoint(&mut bench, 1);
+    bench.expires_at = bench.in_seconds(14);
+    checkpoint(&mut bench, 2);
+    assert_eq!(kinds(&bench), ["Started", "Checkpoint", "Restarted"]);
+    assert_eq!(bench.last_commit(), [1]);
+    bench.expires_at = bench.in_seconds(16);
+    bench.pass(1_000);
+    checkpoint(&mut bench, 3);
+    assert_eq!(kinds(&bench).last().map(String::as_str), Some("Checkpoint"));
+    assert_eq!(bench.last_commit(), [3]);
+}
+
+#[test]
+fn s4_an_entry_without_an_answer_is_given_up_before_its_handles_expire() {
+    let mut bench = Bench::running(job(1));
+    bench.expires_at = bench.in_seconds(20);
+    bench.store.loses_ledger_replies = true;
+    bench.store.drops_ledger_puts = true;
+    checkpoint(&mut bench, 1);
+    bench.pass(6_000);
+    bench.store.loses_ledger_replies = false;
+    bench.store.drops_ledger_puts = false;
+    bench.pass(6_000);
+    assert_eq!(kinds(&bench), ["Started", "CheckpointFailed"]);
+    assert_eq!(bench.commits.len(), 0);
+}
+
+#[test]
+fn s4_what_is_complete_and_not_committed_holds_up_no_later_checkpoint() {
+    let mut bench = Bench::running(job(1));
+    bench.outcome = CommitOutcome::Retry("the brokers do not answer".to_owned());
+    bench.expires_at = bench.in_seconds(30);
+    checkpoint(&mut bench, 1);
+    bench.pass(40_000);
+    bench.expires_at = None;
+    checkpoint(&mut bench, 2);
+    assert_eq!(bench.handles_of(1, 2), [1, 2]);
+    assert_eq!(kinds(&bench), ["Started", "Checkpoint", "Checkpoint"]);
+}
+
+#[test]
+fn s6_what_is_lost_is_given_up_where_the_table_says_so_and_counted() {
+    let mut bench = Bench::running(job(2));
+    bench.outcome = CommitOutcome::GivenUp("it was aborted".to_owned());
+    checkpoint(&mut bench, 1);
+    assert_eq!(bench.state(), JobState::Running);
+    let notice = bench.status().notices.iter().find(|notice| notice.reason == "CommitGivenUp").unwrap();
+    assert!(notice.message.starts_with("2 staged transactions are lost"), "{}", notice.message);
+    bench.outcome = CommitOutcome::Settled;
+    checkpoint(&mut bench, 2);
+    assert_eq!((bench.handles_of(1, 2), committed_through(&bench)), (vec![2, 2], CheckpointId(1)));
+}
