@@ -79,6 +79,11 @@ async fn pods_name_secrets_and_nobody_reads_them() {
     for (_, _, pod) in pods {
         let secrets = &pod["spec"]["containers"][0]["envFrom"];
         assert_eq!(secrets, &json!([{"secretRef": {"name": "s3", "optional": false}}]));
+        let projected = pod["spec"]["volumes"][0]["projected"]["sources"].as_array().expect("is a list");
+        let mounted = json!({"secret": {
+            "name": "broker", "optional": false, "items": [{"key": "password", "path": "secrets/broker/password"}],
+        }});
+        assert!(projected.contains(&mounted), "{projected:?}");
     }
     // The program keeps the reference, for the job's processes to resolve.
     let frozen = started.iter().find(|(_, path, _)| path.ends_with("/configmaps")).expect("is frozen");

@@ -2,11 +2,12 @@
 # kafka.sh install|start|stop|kill9|status|clean|tool CLASS ARGUMENT…
 #
 # A real Apache Kafka broker (KRaft, one node) for tests, without Docker: the jars come through Maven, once, into the
-# cache. Several can run at once, each with a directory and a port of its own; the two ports above it are used too.
+# cache. Several can run at once, each with a directory and a port of its own; the three ports above it are used too.
 #
 #   SLUICE_KAFKA_DIR      data, configuration and log       (<tmp>/sluice-kafka)
 #   SLUICE_KAFKA_PORT     clients on 127.0.0.1              (19092); + 1 the controller, + 2 the bridge's listener
 #   SLUICE_KAFKA_BRIDGE   a second address that clients (pods) reach it by, such as 10.244.0.1   (none)
+#   SLUICE_KAFKA_SECURE   1: a listener with TLS and passwords on port + 3, for clients with a certificate; see `tls` below
 #   SLUICE_KAFKA_HEAP     largest heap                      (256m)
 #   SLUICE_KAFKA_COMPILER 1: starts fast; 4: runs fast      (1)
 #   SLUICE_KAFKA_EXTRA    further lines of server.properties
@@ -24,6 +25,7 @@ PID_FILE=$STATE/pid
 
 PORT=${SLUICE_KAFKA_PORT:-19092}
 BRIDGE=${SLUICE_KAFKA_BRIDGE:-}
+SECURE=${SLUICE_KAFKA_SECURE:-}
 JARS=$CACHE/kafka
 LOG=$STATE/kafka.log
 PROPERTIES=$STATE/server.properties
@@ -34,6 +36,37 @@ JAVA_OPTIONS=(
   -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true
   -Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info
 )
+
+# Of the secure listener: the authority (ca.pem), the broker's and the client's certificates and keys, made once. Users are
+# `alice` with `alice secret` by PLAIN and `carol` with `carol secret` by SCRAM-SHA-512.
+make_certificates() {
+  local tls=$STATE/tls role
+  [ ! -f "$tls/done" ] || return 0
+  mkdir -p "$tls"
+  local curve=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
+  openssl req -x509 "${curve[@]}" -days 30 -subj /CN=sluice-test-authority -keyout "$tls/ca.key" -out "$tls/ca.pem"
+  for role in server client; do
+    openssl req "${curve[@]}" -subj "/CN=$role" -keyout "$tls/$role.key" -out "$tls/$role.csr"
+    openssl x509 -req -in "$tls/$role.csr" -CA "$tls/ca.pem" -CAkey "$tls/ca.key" -CAcreateserial -days 30 \
+      -extfile <(echo subjectAltName=IP:127.0.0.1,DNS:localhost) -out "$tls/$role.pem"
+    cat "$tls/$role.key" "$tls/$role.pem" >"$tls/$role.store.pem"
+  done
+  touch "$tls/done"
+}
+
+# The lines of the secure listener.
+secure_properties() {
+  cat <<P
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location=$STATE/tls/server.store.pem
+listener.name.secure.ssl.truststore.type=PEM
+listener.name.secure.ssl.truststore.location=$STATE/tls/ca.pem
+listener.name.secure.ssl.client.auth=required
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice secret";
+listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+P
+}
 
 class_path() { printf '%s:' "$JARS"/jars/*.jar; }
 
@@ -60,7 +93,7 @@ write_class_archive() {
   work=$(mktemp -d)
   (
     STATE=$work/kafka PID_FILE=$work/kafka/pid LOG=$work/kafka/kafka.log PROPERTIES=$work/kafka/server.properties
-    PORT=39092 BRIDGE=''
+    PORT=39092 BRIDGE='' SECURE=''
     claim_state
     start_broker "-XX:ArchiveClassesAtExit=$JARS/classes.jsa"
     stop_server
@@ -75,6 +108,10 @@ write_properties() {
   if [ -n "$BRIDGE" ]; then
     listeners+=",BRIDGE://$BRIDGE:$((PORT + 2))"
     protocols+=,BRIDGE:PLAINTEXT
+  fi
+  if [ -n "$SECURE" ]; then
+    listeners+=",SECURE://127.0.0.1:$((PORT + 3))"
+    protocols+=,SECURE:SASL_SSL
   fi
   cat >"$PROPERTIES" <<P
 process.roles=broker,controller
@@ -113,15 +150,20 @@ num.recovery.threads.per.data.dir=1
 log.cleaner.dedupe.buffer.size=8388608
 ${SLUICE_KAFKA_EXTRA:-}
 P
+  [ -z "$SECURE" ] || secure_properties >>"$PROPERTIES"
 }
 
 # start_broker JAVA-OPTION…: ready is when the broker says so (it is then unfenced) and its port takes connections.
 start_broker() {
-  local options=("${JAVA_OPTIONS[@]}" "$@")
+  local options=("${JAVA_OPTIONS[@]}" "$@") scram=()
+  if [ -n "$SECURE" ]; then
+    make_certificates >>"$LOG" 2>&1 || fail "can't make certificates with openssl; see $LOG"
+    scram=(--add-scram 'SCRAM-SHA-512=[name=carol,password=carol secret]')
+  fi
   write_properties
   if [ ! -f "$STATE/data/meta.properties" ]; then
     java "${options[@]}" -cp "$(class_path)" kafka.tools.StorageTool format --ignore-formatted \
-      -t sluice-test-cluster-01 -c "$PROPERTIES" >>"$LOG" 2>&1 || fail "can't format $STATE/data; see $LOG"
+      -t sluice-test-cluster-01 -c "$PROPERTIES" "${scram[@]}" >>"$LOG" 2>&1 || fail "can't format $STATE/data; see $LOG"
   fi
   local before
   before=$(stat -c %s "$LOG" 2>/dev/null || echo 0)

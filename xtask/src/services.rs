@@ -64,7 +64,11 @@ impl Kafka {
 
     /// How tests and pods reach it.
     pub(crate) fn environment(&self) -> Environment {
-        let mut variables = vec![("SLUICE_TEST_KAFKA", format!("{LOOPBACK}:{KAFKA_PORT}"))];
+        let mut variables = vec![
+            ("SLUICE_TEST_KAFKA", format!("{LOOPBACK}:{KAFKA_PORT}")),
+            ("SLUICE_TEST_KAFKA_SECURE", format!("{LOOPBACK}:{}", KAFKA_PORT + 3)),
+            ("SLUICE_TEST_KAFKA_TLS", state("kafka").join("tls").display().to_string()),
+        ];
         if self.for_pods {
             variables.push(("SLUICE_TEST_KAFKA_PODS", format!("{BRIDGE}:{KAFKA_PORT_FOR_PODS}")));
         }
@@ -82,6 +86,7 @@ fn kafka_script(verb: &str, for_pods: bool) -> Command {
     let mut command = workspace::script(KAFKA);
     command.arg(verb).env("SLUICE_KAFKA_DIR", state("kafka")).env("SLUICE_KAFKA_PORT", KAFKA_PORT.to_string());
     command.env("SLUICE_KAFKA_BRIDGE", if for_pods { BRIDGE } else { "" });
+    command.env("SLUICE_KAFKA_SECURE", "1");
     // Tests produce hundreds of thousands of records, for which the fast-starting compiler alone is too slow.
     command.env("SLUICE_KAFKA_COMPILER", "4");
     command

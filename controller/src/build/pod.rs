@@ -16,7 +16,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use sluice_crds::pod_template::decode_pod_template;
+use sluice_crds::pod_template::protected::SECRETS_DIRECTORY;
 use sluice_crds::{Problem, StreamJob, StreamJobSpec};
+use sluice_protocol::secrets::{SecretReference, references};
 use sluice_rpc::tls;
 use std::collections::BTreeMap;
 
@@ -88,7 +90,7 @@ fn own_pod(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan, security: Secu
     }
     let mut metadata = metadata(job, name, &labels);
     metadata.annotations = Some(map(&[(SAFE_TO_EVICT, "true")]));
-    let mut spec = pod_spec(container, plan, program_volume(job, plan, security));
+    let mut spec = pod_spec(container, plan, program_volume(job, spec, plan, security));
     if matches!(plan.role, Role::TaskManager(_)) {
         spec.topology_spread_constraints = Some(vec![spread(metadata.labels.clone().unwrap_or_default())]);
     }
@@ -109,7 +111,7 @@ fn spread(mut labels: BTreeMap<String, String>) -> TopologySpreadConstraint {
 
 /// The frozen manifest and the certificate of the pod's role in one volume; the authority's key stays out of it. The
 /// kubelet keeps it up to date.
-fn program_volume(job: &StreamJob, plan: &PodPlan, security: Security) -> Volume {
+fn program_volume(job: &StreamJob, spec: &StreamJobSpec, plan: &PodPlan, security: Security) -> Volume {
     let program = VolumeProjection {
         config_map: Some(ConfigMapProjection { name: plan.config_map.clone(), ..ConfigMapProjection::default() }),
         ..VolumeProjection::default()
@@ -134,12 +136,29 @@ fn program_volume(job: &StreamJob, plan: &PodPlan, security: Security) -> Volume
         secret: Some(SecretProjection { name, items: Some(items), optional: None }),
         ..VolumeProjection::default()
     };
-    let sources = std::iter::once(program).chain((security == Security::Tls).then_some(certificates));
+    let sources = std::iter::once(program)
+        .chain((security == Security::Tls).then_some(certificates))
+        .chain(secrets(spec.program.sql.as_deref().unwrap_or_default()));
     Volume {
         name: containers::PROGRAM_VOLUME.to_owned(),
         projected: Some(ProjectedVolumeSource { sources: Some(sources.collect()), default_mode: Some(PROGRAM_MODE) }),
         ..Volume::default()
     }
+}
+
+/// What the program names as `${secret:NAME/KEY}`, each a file `NAME/KEY`. The kubelet reads the values, the controller never
+/// does; a Secret or key that is not there keeps the pod from starting.
+fn secrets(program: &str) -> Vec<VolumeProjection> {
+    let mut by_name: BTreeMap<String, Vec<KeyToPath>> = BTreeMap::new();
+    for SecretReference { name, key } in references(program) {
+        let path = format!("{}/{name}/{key}", SECRETS_DIRECTORY);
+        by_name.entry(name).or_default().push(KeyToPath { path, key, mode: None });
+    }
+    let projection = |(name, items)| VolumeProjection {
+        secret: Some(SecretProjection { name, items: Some(items), optional: Some(false) }),
+        ..VolumeProjection::default()
+    };
+    by_name.into_iter().map(projection).collect()
 }
 
 fn pod_spec(container: Container, plan: &PodPlan, program: Volume) -> PodSpec {

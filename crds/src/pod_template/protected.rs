@@ -18,6 +18,9 @@ pub const LABELS: [&str; 4] = [
 pub const PROGRAM_VOLUME: &str = "program";
 /// Where it is mounted.
 pub const PROGRAM_DIRECTORY: &str = "/etc/sluice";
+
+/// Where the secrets that a program names lie, below [`PROGRAM_DIRECTORY`]: files `NAME/KEY`.
+pub const SECRETS_DIRECTORY: &str = "secrets";
 /// Environment of the main containers.
 pub const ENVIRONMENT: [&str; 3] = ["SLUICE_DIRECTIVE", "SLUICE_FAILURES", "POD_IP"];
 /// Names of the main containers' ports.

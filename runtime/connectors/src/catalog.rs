@@ -6,6 +6,7 @@ use crate::filesystem::{FileSinkFactory, FileSourceFactory};
 use crate::kafka::{KafkaSinkFactory, KafkaSourceFactory};
 use crate::options::{self, CONNECTOR};
 use crate::print::PrintSinkFactory;
+use crate::secrets::{SecretSource, no_secrets};
 use crate::socket::SocketSourceFactory;
 use sluice_engine::sink::SinkFactory;
 use sluice_engine::source::SourceFactory;
@@ -16,13 +17,14 @@ use std::sync::Arc;
 /// The connectors of this crate.
 #[must_use]
 pub fn catalog() -> impl ConnectorCatalog {
-    catalog_with(None)
+    catalog_with(None, no_secrets())
 }
 
-/// The same; tables on S3 are reached with these options, the job's own.
+/// The same; tables on S3 are reached with these options, the job's own, and `${secret:NAME/KEY}` stands for what `secrets`
+/// says when a client is made.
 #[must_use]
-pub fn catalog_with(storage: Option<StorageOptions>) -> impl ConnectorCatalog {
-    Connectors { storage }
+pub fn catalog_with(storage: Option<StorageOptions>, secrets: SecretSource) -> impl ConnectorCatalog {
+    Connectors { storage, secrets }
 }
 
 const NAMES: [&str; 7] = ["kafka", "upsert-kafka", "filesystem", "socket", "datagen", "print", "blackhole"];
@@ -31,6 +33,7 @@ const SINKS: [&str; 5] = ["kafka", "upsert-kafka", "filesystem", "print", "black
 
 struct Connectors {
     storage: Option<StorageOptions>,
+    secrets: SecretSource,
 }
 
 impl ConnectorCatalog for Connectors {
@@ -40,7 +43,7 @@ impl ConnectorCatalog for Connectors {
             refuse_metadata(table, &format!("connector '{connector}' has no metadata"))?;
         }
         match connector {
-            "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table)?)),
+            "kafka" => Ok(Arc::new(KafkaSourceFactory::new(table, &self.secrets)?)),
             "filesystem" => Ok(Arc::new(FileSourceFactory::new(table, self.storage.as_ref())?)),
             "socket" => Ok(Arc::new(SocketSourceFactory::new(table)?)),
             "datagen" => Ok(Arc::new(DatagenSourceFactory::new(table)?)),
@@ -58,8 +61,8 @@ impl ConnectorCatalog for Connectors {
             )?;
         }
         match connector {
-            "kafka" => Ok(Arc::new(KafkaSinkFactory::append(table)?)),
-            "upsert-kafka" => Ok(Arc::new(KafkaSinkFactory::upsert(table)?)),
+            "kafka" => Ok(Arc::new(KafkaSinkFactory::append(table, &self.secrets)?)),
+            "upsert-kafka" => Ok(Arc::new(KafkaSinkFactory::upsert(table, &self.secrets)?)),
             "filesystem" => Ok(Arc::new(FileSinkFactory::new(table, self.storage.as_ref())?)),
             "print" => Ok(Arc::new(PrintSinkFactory::new(table)?)),
             "blackhole" => Ok(Arc::new(BlackholeSinkFactory::new(table)?)),

@@ -37,6 +37,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use crate::secrets::SecretSource;
 use arrow::datatypes::SchemaRef;
 use options::{SinkOptions, SourceOptions};
 use sluice_engine::error::TaskError;
@@ -55,8 +56,9 @@ pub(crate) struct KafkaSourceFactory {
 
 impl KafkaSourceFactory {
     /// Checks the options and that the formats can hold the columns.
-    pub(crate) fn new(table: &TableDescriptor) -> Result<Self, TableError> {
-        let options = options::read_source(table)?;
+    pub(crate) fn new(table: &TableDescriptor, secrets: &SecretSource) -> Result<Self, TableError> {
+        let mut options = options::read_source(table)?;
+        options.properties.secrets = Some(Arc::clone(secrets));
         options.layout.reader(&options.dead_letters).map_err(|what| crate::options::error(table, None, what))?;
         Ok(Self { options: Arc::new(options) })
     }
@@ -92,13 +94,18 @@ pub(crate) struct KafkaSinkFactory {
 
 impl KafkaSinkFactory {
     /// The `kafka` sink: appends rows.
-    pub(crate) fn append(table: &TableDescriptor) -> Result<Self, TableError> {
-        Ok(Self { options: Arc::new(options::read_append_sink(table)?) })
+    pub(crate) fn append(table: &TableDescriptor, secrets: &SecretSource) -> Result<Self, TableError> {
+        Ok(Self::with(options::read_append_sink(table)?, secrets))
     }
 
     /// The `upsert-kafka` sink: the last row of each key stands.
-    pub(crate) fn upsert(table: &TableDescriptor) -> Result<Self, TableError> {
-        Ok(Self { options: Arc::new(options::read_upsert_sink(table)?) })
+    pub(crate) fn upsert(table: &TableDescriptor, secrets: &SecretSource) -> Result<Self, TableError> {
+        Ok(Self::with(options::read_upsert_sink(table)?, secrets))
+    }
+
+    fn with(mut options: SinkOptions, secrets: &SecretSource) -> Self {
+        options.properties.secrets = Some(Arc::clone(secrets));
+        Self { options: Arc::new(options) }
     }
 }
 

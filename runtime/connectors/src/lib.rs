@@ -8,6 +8,7 @@
 //! The map:
 //! - [`catalog`](mod@catalog): from `'connector' = '…'` to a factory.
 //! - `options`: reads and refuses options; every connector and format goes through it.
+//! - `secrets`: values of `${secret:NAME/KEY}`, looked up when a client is made.
 //! - `datagen`: generated rows, a pure function of seed and row number.
 //! - `print`, `blackhole`: sinks for trying out and for measuring.
 //! - `format`: json, csv, raw and debezium-json, for all connectors; `json`: the first of them.
@@ -24,7 +25,9 @@ mod json;
 mod kafka;
 mod options;
 mod print;
+mod secrets;
 mod socket;
 mod throttle;
 
 pub use catalog::{catalog, catalog_with};
+pub use secrets::{SecretSource, no_secrets};

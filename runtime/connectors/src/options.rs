@@ -3,7 +3,7 @@
 //! Every error names the option and its value, says what is allowed, and what to do. Values of options whose names
 //! speak of secrets are never part of a message ([`shown`]).
 
-use crate::format;
+use crate::{format, secrets};
 use sluice_engine::table::{DEAD_LETTER, TableDescriptor, TableError};
 use std::str::FromStr;
 use std::time::Duration;
@@ -43,6 +43,7 @@ impl<'a> Options<'a> {
             if let Some((_, reason)) = known.refused.iter().find(|(name, _)| *name == key) {
                 return Err(error(table, Some(key), format!("the option '{key}' is not supported: {reason}")));
             }
+            secrets::check(table, option)?;
             if !is_known(table, known, key)? {
                 return Err(unknown(table, known, key));
             }

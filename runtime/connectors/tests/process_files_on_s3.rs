@@ -43,7 +43,7 @@ impl Files {
         let option = |(key, value): (&str, &str)| TableOption { key: key.to_owned(), value: value.to_owned() };
         let options = [("connector", "filesystem"), ("path", uri.as_str()), ("format", format)].map(option).to_vec();
         let table = TableDescriptor::new("t", schema(), vec![], options);
-        let catalog = sluice_connectors::catalog_with(Some(storage.clone()));
+        let catalog = sluice_connectors::catalog_with(Some(storage.clone()), sluice_connectors::no_secrets());
         let (sink, source) = (catalog.sink(&table).unwrap(), catalog.source(&table).unwrap());
         Self { uri, storage: storage.clone(), sink, source }
     }

@@ -77,7 +77,7 @@ fn checked(manifest: &StreamJob) -> Result<(&str, JobOptions, impl ConnectorCata
         Failure::user("BadManifest", text)
     })?;
     let storage = options.checkpointing.as_ref().and_then(|settings| settings.storage_options.clone());
-    let catalog = sluice_connectors::catalog_with(storage);
+    let catalog = sluice_connectors::catalog_with(storage, crate::secrets::secrets_of_process());
     Ok((sql, options, catalog))
 }
 

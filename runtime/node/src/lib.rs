@@ -24,6 +24,7 @@ pub mod job_manager;
 pub mod local;
 pub mod metrics;
 pub mod rest;
+pub mod secrets;
 pub mod task_manager;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@
 //! - [`job_master`]: the JobManager's decisions: events in, actions out; [`status`]: what it tells people.
 //! - [`history`]: what became of each checkpoint, for people.
 //! - [`restart`]: whether and when a failed job runs again (F1).
+//! - [`secrets`]: references to Secrets in programs.
 //! - [`failure`]: whose fault, retry how, and the exit record of a process.
 
 pub mod commit;
@@ -30,6 +31,7 @@ pub mod metadata;
 pub mod options;
 pub mod paths;
 pub mod restart;
+pub mod secrets;
 pub mod state;
 pub mod status;
 pub mod store;

@@ -110,7 +110,7 @@ pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Re
         ("enable.partition.eof", if bounded { "true" } else { "false" }),
         ("allow.auto.create.topics", "false"),
     ];
-    create(&properties.to_config(&defaults, &fixed), |config| config.create_with_context(ReaderContext::default()))
+    create(&properties.to_config(&defaults, &fixed)?, |config| config.create_with_context(ReaderContext::default()))
 }
 
 /// Makes a client; librdkafka says here what it does not like about the properties together.

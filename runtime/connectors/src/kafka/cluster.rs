@@ -187,7 +187,8 @@ fn invalid(reason: impl ToString) -> io::Error {
 /// The brokers, as one client sees them.
 pub(super) struct Cluster {
     bootstrap: Vec<String>,
-    security: Security,
+    /// Secrets are looked up for each connection, so that one that was changed counts.
+    properties: ClientProperties,
     connections: BTreeMap<String, Connection>,
     coordinators: BTreeMap<String, String>,
 }
@@ -207,7 +208,7 @@ impl Cluster {
         };
         Self {
             bootstrap: addresses.map(plain).collect(),
-            security: properties.security(),
+            properties: properties.clone(),
             connections: BTreeMap::new(),
             coordinators: BTreeMap::new(),
         }
@@ -217,9 +218,14 @@ impl Cluster {
     pub(super) fn ask<Q: Request>(&mut self, address: &str, version: i16, request: &Q) -> Result<Q::Response, Trouble> {
         let asked = match self.connections.get_mut(address) {
             Some(connection) => connection.ask(version, request),
-            None => Connection::open(address, &self.security).and_then(|connection| {
-                self.connections.entry(address.to_owned()).or_insert(connection).ask(version, request)
-            }),
+            None => self
+                .properties
+                .security()
+                .map_err(io::Error::other)
+                .and_then(|security| Connection::open(address, &security))
+                .and_then(|connection| {
+                    self.connections.entry(address.to_owned()).or_insert(connection).ask(version, request)
+                }),
         };
         asked.map_err(|error| {
             self.forget_broker(address);

@@ -5,9 +5,12 @@
 
 use super::secure::Security;
 use crate::options::{Options, is_secret, shown};
+use crate::secrets::SecretSource;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
+use sluice_engine::error::TaskError;
 use sluice_engine::table::TableError;
+use sluice_protocol::secrets::resolve;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -23,8 +26,9 @@ enum Rule {
     Only(&'static str, &'static str),
 }
 
-const TRUSTSTORE: &str = "the client does not read Java key stores; export the certificates as PEM and set \
-                          'properties.ssl.ca.location'";
+const TRUSTSTORE: &str = "the client does not read Java key stores; export the certificates as PEM, and set \
+                          'properties.ssl.truststore.type' = 'PEM' beside their file, or write them into \
+                          'properties.ssl.truststore.certificates'";
 const SERDE: &str = "keys and values are read and written by the table's format; remove it";
 const JAVA_ONLY: &str = "only the Java client has it, and Sluice uses librdkafka; remove it";
 const AT_CHECKPOINTS: &str = "offsets are committed at checkpoints, when 'properties.group.id' is set; remove it";
@@ -63,9 +67,7 @@ const RULES: &[(&str, Rule)] = &[
     ("exclude.internal.topics", Rule::Refuse(JAVA_ONLY)),
     ("ssl.truststore.location", Rule::Refuse(TRUSTSTORE)),
     ("ssl.truststore.password", Rule::Refuse(TRUSTSTORE)),
-    ("ssl.truststore.type", Rule::Refuse(TRUSTSTORE)),
     ("ssl.truststore.certificates", Rule::Rename("ssl.ca.pem")),
-    ("ssl.keystore.type", Rule::Refuse("'properties.ssl.keystore.location' is read as PKCS#12; remove it")),
     ("ssl.keystore.key", Rule::Rename("ssl.key.pem")),
     ("ssl.keystore.certificate.chain", Rule::Rename("ssl.certificate.pem")),
     ("ssl.protocol", Rule::Refuse(JAVA_ONLY)),
@@ -107,6 +109,8 @@ pub(super) struct ClientProperties {
     pub(super) auto_offset_reset: AutoOffsetReset,
     /// `properties.commit.offsets.on.checkpoint`.
     pub(super) commit_on_checkpoint: bool,
+    /// Values of `${secret:NAME/KEY}`, which stand in `values` as they are written.
+    pub(super) secrets: Option<SecretSource>,
 }
 
 impl fmt::Debug for ClientProperties {
@@ -116,6 +120,9 @@ impl fmt::Debug for ClientProperties {
 }
 
 const PREFIX: &str = "properties.";
+
+/// A login module that is a secret as a whole.
+const JAAS: &str = "sasl.jaas.config";
 
 impl ClientProperties {
     /// Reads and checks all `properties.*` of a table.
@@ -132,11 +139,22 @@ impl ClientProperties {
             group_id: options.text("properties.group.id").map(str::to_owned),
             auto_offset_reset: options.choice("properties.auto.offset.reset", &reset)?.unwrap_or(AutoOffsetReset::None),
             commit_on_checkpoint: options.boolean("properties.commit.offsets.on.checkpoint")?.unwrap_or(true),
+            secrets: None,
         };
         for option in &options.table().options {
             let Some(name) = option.key.strip_prefix(PREFIX) else { continue };
             match name {
                 "group.id" | "auto.offset.reset" | "commit.offsets.on.checkpoint" => {}
+                "ssl.truststore.type" | "ssl.keystore.type" => store_type(options, &option.key, &option.value)?,
+                "ssl.truststore.location" if is_pem(options, "properties.ssl.truststore.type") => {
+                    properties.values.insert("ssl.ca.location".to_owned(), option.value.clone());
+                }
+                // One file holds the key and the certificates.
+                "ssl.keystore.location" if is_pem(options, "properties.ssl.keystore.type") => {
+                    for name in ["ssl.key.location", "ssl.certificate.location"] {
+                        properties.values.insert(name.to_owned(), option.value.clone());
+                    }
+                }
                 "sasl.jaas.config" => properties.take_jaas(options, &option.key, &option.value)?,
                 _ => properties.take(options, &option.key, name, &option.value)?,
             }
@@ -163,21 +181,27 @@ impl ClientProperties {
         // Java switches the check off with an empty value.
         let value =
             if name == "ssl.endpoint.identification.algorithm" && value.is_empty() { "none".to_owned() } else { value };
-        check(options, key, name, &value)?;
+        if !value.contains("${secret:") {
+            check(options, key, name, &value)?;
+        }
         self.values.insert(name.to_owned(), value);
         Ok(())
     }
 
     /// `org.apache.kafka…PlainLoginModule required username="u" password="p";` as user name and password.
     fn take_jaas(&mut self, options: &Options<'_>, key: &str, value: &str) -> Result<(), TableError> {
-        let known = value.contains("PlainLoginModule") || value.contains("ScramLoginModule");
-        match (known, quoted(value, "username"), quoted(value, "password")) {
-            (true, Some(username), Some(password)) => {
+        match credentials(value) {
+            Some((username, password)) => {
                 self.values.insert("sasl.username".to_owned(), username);
                 self.values.insert("sasl.password".to_owned(), password);
                 Ok(())
             }
-            _ => Err(options.error(
+            // A secret as a whole is understood once its value is there.
+            None if value.trim().starts_with("${secret:") => {
+                self.values.insert(JAAS.to_owned(), value.trim().to_owned());
+                Ok(())
+            }
+            None => Err(options.error(
                 key,
                 format!(
                     "the option '{key}' (its value is not shown) is only understood with PlainLoginModule or \
@@ -188,19 +212,47 @@ impl ClientProperties {
         }
     }
 
-    /// For librdkafka: `defaults` unless the user said otherwise, then the user's, then `fixed`.
-    pub(super) fn to_config(&self, defaults: &[(&str, &str)], fixed: &[(&str, &str)]) -> ClientConfig {
+    /// For librdkafka: `defaults` unless the user said otherwise, then the user's with the values of secrets, then `fixed`.
+    pub(super) fn to_config(
+        &self,
+        defaults: &[(&str, &str)],
+        fixed: &[(&str, &str)],
+    ) -> Result<ClientConfig, TaskError> {
         let mut config = ClientConfig::new();
         for (name, value) in defaults {
             config.set(*name, *value);
         }
-        for (name, value) in &self.values {
+        for (name, value) in self.with_secrets()? {
             config.set(name, value);
         }
         for (name, value) in fixed {
             config.set(*name, *value);
         }
-        config
+        Ok(config)
+    }
+
+    /// The properties with the values of secrets.
+    fn with_secrets(&self) -> Result<BTreeMap<String, String>, TaskError> {
+        let mut values = BTreeMap::new();
+        for (name, value) in &self.values {
+            let value = resolve(value, |reference| match &self.secrets {
+                Some(secrets) => secrets(reference).map_err(TaskError::Unavailable),
+                None => Err(TaskError::Internal(format!("{reference} is asked for where there are no secrets"))),
+            })?;
+            values.insert(name.clone(), value);
+        }
+        if let Some(jaas) = values.remove(JAAS) {
+            let Some((username, password)) = credentials(&jaas) else {
+                return Err(TaskError::Unavailable(
+                    "the secret in 'properties.sasl.jaas.config' (its value is not shown) holds no PlainLoginModule or \
+                     ScramLoginModule with username=\"…\" password=\"…\""
+                        .to_owned(),
+                ));
+            };
+            values.insert("sasl.username".to_owned(), username);
+            values.insert("sasl.password".to_owned(), password);
+        }
+        Ok(values)
     }
 
     /// What commits a transaction after a crash is a client of its own, which does not understand all that librdkafka does.
@@ -212,15 +264,34 @@ impl ClientProperties {
     }
 
     /// How connections beside librdkafka's are made safe.
-    pub(super) fn security(&self) -> Security {
+    pub(super) fn security(&self) -> Result<Security, TaskError> {
         // Checked when the table was read.
-        Security::read(&self.values).unwrap_or_default()
+        Ok(Security::read(&self.with_secrets()?).unwrap_or_default())
     }
 
     /// Where the brokers are, for messages.
     pub(super) fn bootstrap_servers(&self) -> &str {
         self.values.get("bootstrap.servers").map_or("", String::as_str)
     }
+}
+
+/// Kinds of stores that can be read.
+fn store_type(options: &Options<'_>, key: &str, value: &str) -> Result<(), TableError> {
+    let allowed: &[&str] = if key.contains("truststore") { &["PEM"] } else { &["PEM", "PKCS12"] };
+    match allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(value.trim())) {
+        true => Ok(()),
+        false => Err(options.wrong(key, value, &format!("one of {}: {TRUSTSTORE}", crate::options::list(allowed)))),
+    }
+}
+
+fn is_pem(options: &Options<'_>, key: &str) -> bool {
+    options.text(key).is_some_and(|value| value.trim().eq_ignore_ascii_case("PEM"))
+}
+
+/// User name and password of a login module that is understood.
+fn credentials(jaas: &str) -> Option<(String, String)> {
+    let is_known = jaas.contains("PlainLoginModule") || jaas.contains("ScramLoginModule");
+    quoted(jaas, "username").zip(quoted(jaas, "password")).filter(|_| is_known)
 }
 
 /// The value of `name="…"`.

@@ -113,7 +113,7 @@ pub(super) fn build_producer(
     let always = [("enable.idempotence", "true"), ("allow.auto.create.topics", "false")];
     let context = WriterContext { log: ClientLog::default(), deliveries };
     let fixed: Vec<_> = always.iter().chain(fixed).copied().collect();
-    create(&options.properties.to_config(&defaults, &fixed), |config| config.create_with_context(context))
+    create(&options.properties.to_config(&defaults, &fixed)?, |config| config.create_with_context(context))
 }
 
 impl KafkaWriter {

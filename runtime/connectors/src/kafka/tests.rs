@@ -100,8 +100,9 @@ fn properties_get_the_names_of_the_client() {
     ])
     .unwrap();
     assert_eq!(read.group_id.as_deref(), Some("g"));
-    let config =
-        read.to_config(&[("fetch.wait.max.ms", "500"), ("client.id", "d")], &[("enable.auto.commit", "false")]);
+    let config = read
+        .to_config(&[("fetch.wait.max.ms", "500"), ("client.id", "d")], &[("enable.auto.commit", "false")])
+        .unwrap();
     for (name, value) in [
         ("bootstrap.servers", "broker:9092"),
         ("fetch.wait.max.ms", "70"),

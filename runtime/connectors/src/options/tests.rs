@@ -245,7 +245,11 @@ fn a_wrong_sink_names_the_option_and_the_way_out() {
         (&[0], (with(&UPSERT, &[("sink.parallelism", "2")]), Some("sink.parallelism"), &["not supported"])),
         (
             &[0],
-            (with(&UPSERT, &[("properties.transactional.id", "x")]), Some("properties.transactional.id"), &["remove"]),
+            (
+                with(&UPSERT, &[("properties.transactional.id", "x")]),
+                Some("properties.transactional.id"),
+                &["sink.transactional-id-prefix"],
+            ),
         ),
         (&[0], (without(&UPSERT, "key.format"), Some("key.format"), &["'key.format' is missing"])),
         (&[0], (with(&UPSERT, &[("topic", "a;b")]), Some("topic"), &["one topic"])),
@@ -254,9 +258,9 @@ fn a_wrong_sink_names_the_option_and_the_way_out() {
         (
             &[],
             (
-                with(&KAFKA, &[("sink.delivery-guarantee", "exactly-once")]),
+                with(&KAFKA, &[("sink.delivery-guarantee", "twice")]),
                 Some("sink.delivery-guarantee"),
-                &["at-least-once"],
+                &["at-least-once", "exactly-once"],
             ),
         ),
         (&[], (vec![("connector", "datagen")], Some("connector"), &["cannot be written to", "'print'"])),

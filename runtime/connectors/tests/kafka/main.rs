@@ -10,6 +10,7 @@ mod broker;
 mod exactly_once;
 mod formats;
 mod raw;
+mod secure;
 mod sink;
 mod source;
 mod speed;
