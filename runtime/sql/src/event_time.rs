@@ -10,7 +10,9 @@ pub(crate) use options::{SourceTime, is_time_option};
 use crate::calc::{self, Calc, Output, Value};
 use crate::operators;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::SchemaRef;
+use arrow::compute::is_not_null;
+use arrow::compute::kernels::nullif::nullif;
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Result, internal_err};
 use datafusion_expr::LogicalPlan;
@@ -20,6 +22,7 @@ use sluice_engine::error::TaskError;
 use sluice_engine::event_time::WatermarkStrategy;
 use sluice_engine::operators::{ExpressionFactory, RowExpression};
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
+use sluice_engine::table::dead_letter::PLACE;
 use sluice_protocol::{SubtaskIndex, TimeSpan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -121,7 +124,10 @@ impl Computation {
                     };
                 }
             }
-            levels.push((outputs, calc.schema()));
+            // What a source could not read has NULL everywhere.
+            let below = calc.schema();
+            let fields = below.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+            levels.push((outputs, Arc::new(Schema::new(fields.collect::<Vec<Field>>()))));
         }
         Ok(Box::new(move || {
             let make = |(outputs, schema): &(Vec<Output>, SchemaRef)| -> std::result::Result<_, TaskError> {
@@ -155,7 +161,10 @@ impl RowExpression for Levels {
             rows = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
                 .map_err(|error| TaskError::Internal(format!("the time of rows is no column: {error}")))?;
         }
-        Ok(Arc::clone(rows.column(0)))
+        // Nor has it a time, whatever the expression says of NULL.
+        let Some(place) = batch.column_by_name(PLACE) else { return Ok(Arc::clone(rows.column(0))) };
+        let masked = is_not_null(place).and_then(|is_letter| nullif(rows.column(0), &is_letter));
+        masked.map_err(|error| TaskError::Internal(format!("the time of rows cannot be masked: {error}")))
     }
 }
 

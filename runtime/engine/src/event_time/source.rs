@@ -7,7 +7,8 @@
 //!
 //! # Idleness (W2)
 //! A split falls silent by the time in which it was read and gave nothing, which the task tells by its polls: time under
-//! back-pressure, or while the source is held, is not counted ([`SourceWatermarks::pause`]).
+//! back-pressure, or while the source is held, is not counted ([`SourceWatermarks::pause`]), nor is most of the time between
+//! a poll that gave rows and the next one: then the task works on them.
 //!
 //! # State
 //! `watermark` and `idle` stand beside the source's own fields in the state of each split; older states lack them.
@@ -82,6 +83,8 @@ pub struct SourceWatermarks {
     emitted: WatermarkStatus,
     emitted_at: Option<Timestamp>,
     polled_at: Option<Timestamp>,
+    /// Whether the last poll gave rows: what followed was work on them for the most part, not a wait.
+    gave: bool,
 }
 
 /// Takes what the states of splits hold of event time, so that the source gets its own fields alone.
@@ -114,6 +117,7 @@ impl SourceWatermarks {
             emitted: WatermarkStatus::UNKNOWN,
             emitted_at: None,
             polled_at: None,
+            gave: false,
         })
     }
 
@@ -197,6 +201,7 @@ impl SourceWatermarks {
     /// The source was polled: it gave rows of this split, or nothing at all.
     pub fn polled(&mut self, gave: Option<&str>, now: Timestamp) {
         let elapsed = self.polled_at.map_or(TimeSpan(0), |at| now.since(at));
+        let elapsed = if std::mem::replace(&mut self.gave, gave.is_some()) { elapsed.min(INTERVAL) } else { elapsed };
         self.polled_at = Some(now);
         let Some(timeout) = self.idle_timeout else { return };
         let is_idler = |split: &&mut Split| split.may_idle && !split.finished;

@@ -1,5 +1,6 @@
 //! Tasks stepped by hand, with real operators: cuts, back-pressure, lingering rows, ends, restores.
 
+mod event_time;
 mod graphs;
 mod modes;
 mod worked;

@@ -1,9 +1,12 @@
 //! WATERMARK FOR: what of it a source gets, whatever columns the query needs, and which of its options are mistakes.
 
 use super::{mistake, plan};
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMillisecondArray};
+use arrow::array::{
+    ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray, new_null_array,
+};
 use arrow::datatypes::{DataType, SchemaRef, TimestampMillisecondType};
 use sluice_engine::program::Program;
+use sluice_engine::table::with_dead_letters;
 use sluice_protocol::TimeSpan;
 use std::sync::Arc;
 
@@ -46,6 +49,31 @@ fn the_time_is_read_although_no_query_needs_it() {
     assert_eq!(times(&plan(&format!("{computed}{INTO}"))), ([vec![1000, 2000], vec![1000, 2000]], None));
     let twice = "v BIGINT, at AS TO_TIMESTAMP_LTZ(v, 3), WATERMARK FOR at AS CASE WHEN at > TO_TIMESTAMP_LTZ(1500, 3) THEN at - INTERVAL '1' SECOND ELSE at END";
     assert_eq!(times(&plan(&format!("{}{INTO}", table(twice, "")))), ([vec![1000, 2000], vec![1000, 1000]], None));
+}
+
+/// Rows that could not be read, on their way to another table, are NULL in every column, and say nothing of time.
+#[test]
+fn dead_letters_have_no_time() {
+    let columns =
+        "v BIGINT, ts TIMESTAMP(3) NOT NULL, WATERMARK FOR ts AS COALESCE(ts, TO_TIMESTAMP('2020-01-01 00:00:00'))";
+    let program = plan(&format!("{}{INTO}", table(columns, "")));
+    let (_, source) = program.vertices[0].source.as_ref().unwrap();
+    let strategy = source.watermarks().unwrap();
+    let handed_out = with_dead_letters(&source.schema());
+    let columns = handed_out.fields().iter().map(|field| -> ArrayRef {
+        match field.data_type() {
+            DataType::Int64 => Arc::new(Int64Array::from(vec![Some(1), None])),
+            DataType::Timestamp(..) => Arc::new(TimestampMillisecondArray::from(vec![Some(1000), None])),
+            DataType::Utf8 => Arc::new(StringArray::from(vec![None, Some("there")])),
+            other => new_null_array(other, 2),
+        }
+    });
+    let rows = RecordBatch::try_new(Arc::clone(&handed_out), columns.collect()).unwrap();
+    for make in [&strategy.time, &strategy.watermark] {
+        let values = make().unwrap().evaluate(&rows).unwrap();
+        let values = values.as_primitive::<TimestampMillisecondType>();
+        assert_eq!(values.iter().collect::<Vec<_>>(), [Some(1000), None]);
+    }
 }
 
 #[test]
