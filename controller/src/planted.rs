@@ -10,8 +10,6 @@ pub struct Planted {
     pub overwrites_status: bool,
     /// C2 broken: a delete names an object by its name alone.
     pub deletes_by_name: bool,
-    /// A replica sends what changes something whether or not it leads.
-    pub no_leader_gate: bool,
     /// Nothing holds a StreamJob until its job has ended.
     pub no_finalizer: bool,
 }

@@ -104,8 +104,7 @@ pub async fn run_over<S>(
     let metrics = Arc::new(Metrics::default());
     let mut candidate = candidate(arguments, client::over(service.clone(), &metrics, None));
     let leadership = leadership(candidate.as_ref());
-    let gate = Some(&leadership).filter(|_| !planted.no_leader_gate);
-    let outside = Outside { client: client::over(service, &metrics, gate), connector, planted };
+    let outside = Outside { client: client::over(service, &metrics, Some(&leadership)), connector, planted };
     let replica = Replica::start(arguments, outside, metrics, leadership);
     {
         let work = replica.lead(candidate.as_mut());

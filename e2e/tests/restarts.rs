@@ -51,14 +51,26 @@ fn wait_planned(job: &Job, failures: usize) -> f64 {
     (planned - failed) as f64 / 1e6
 }
 
+/// The JobManager that would have written `Failed` is gone: a closer does it, and the job has failed from the first moment on.
+async fn wait_closed_as_failed(cluster: &Cluster, job: &Job) {
+    wait_failed(job);
+    job.wait_status("the closer to end", Duration::from_secs(90), |status| status["helper"].is_null());
+    let ledger = counting::ledger(cluster, job, PREFIX).await;
+    let last = ledger.entries().last().expect("an entry").folded();
+    assert_eq!((last.state, last.retained.is_empty()), (LedgerState::Failed, false), "{}", ledger.story());
+    assert_eq!(job.status().expect("a status")["state"], "Failed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_strategy_restarts_as_often_as_it_says_and_then_the_job_fails() {
     let Some((cluster, namespace)) = Cluster::with_namespace("restarts") else { return };
     let none = start(&cluster, &namespace, "none", "{none: {}}");
+    let lost = start(&cluster, &namespace, "lost", "{none: {}}");
     let jobs = TWO.map(|(name, strategy)| start(&cluster, &namespace, name, strategy));
-    for job in jobs.iter().chain([&none]) {
+    for job in jobs.iter().chain([&none, &lost]) {
         job.wait_checkpoint(1);
     }
+    kill(&lost, "jobmanager");
     let [_, _, backoff] = &jobs;
 
     jobs.iter().chain([&none]).for_each(|job| kill(job, "taskmanager"));
@@ -69,6 +81,7 @@ async fn each_strategy_restarts_as_often_as_it_says_and_then_the_job_fails() {
     // One budget, in place and redeployed.
     jobs.iter().for_each(|job| kill(job, "jobmanager"));
     let second = wait_planned(backoff, 2);
+    wait_closed_as_failed(&cluster, &lost).await;
     jobs.iter().for_each(|job| drop(wait_restarted(job, 2)));
     // The status has whole seconds of when it failed.
     assert!((1.0..3.1).contains(&first), "the first restart after {first} s");

@@ -112,11 +112,14 @@ mod tests {
 
     #[test]
     fn a_periodic_savepoint_belongs_to_its_job() {
-        let spec: PeriodicSavepointsSpec =
-            serde_json::from_value(serde_json::json!({"interval": "1h", "disposeOnDelete": true})).expect("is a spec");
+        let spec: PeriodicSavepointsSpec = serde_json::from_value(
+            serde_json::json!({"interval": "1h", "disposeOnDelete": true, "directory": "s3://a/b"}),
+        )
+        .expect("is a spec");
         let savepoint = build_savepoint(&job(), &spec, Timestamp(1_796_007_600_000));
         assert_eq!(savepoint.name_any(), "pv-20261130-030000");
         assert_eq!((savepoint.spec.job.as_str(), savepoint.spec.dispose_on_delete), ("pv", true));
+        assert_eq!(savepoint.spec.directory.as_deref(), Some("s3://a/b"));
         assert_eq!(savepoint.owner_references()[0].uid, "u");
         assert_eq!(savepoint.labels()[TRIGGER_LABEL], PERIODIC);
         assert_eq!(savepoint.labels()[names::JOB_LABEL], "pv");

@@ -179,6 +179,13 @@ fn the_request_has_an_id_that_the_ledger_can_sort_and_that_stays() {
 }
 
 #[test]
+fn it_goes_where_it_says() {
+    let facts = Facts { spec: SavepointSpec { directory: Some("s3://a/b".to_owned()), ..spec() }, ..fresh() };
+    let Some(Ask { command: Command::Savepoint(request), .. }) = plan(&facts).ask else { panic!("asks for none") };
+    assert_eq!(request.directory.as_deref(), Some("s3://a/b"));
+}
+
+#[test]
 fn a_checkpoint_is_triggered() {
     let facts = Facts { spec: SavepointSpec { kind: SnapshotKind::Checkpoint, ..spec() }, ..fresh() };
     let ask = plan(&facts).ask.expect("asks");
