@@ -132,6 +132,8 @@ pub struct RestoredChannel {
     /// The edge and the producer, both as they were numbered when the batches were saved, and the subtask that reads
     /// them now.
     pub channel: ChannelId,
+    /// The subtask for which they were meant when they were saved: its channels have watermarks of their own.
+    pub consumer: SubtaskIndex,
     /// The input of the first operator to which the edge leads.
     pub input: u8,
     /// As [`InFlight::age`].
@@ -146,7 +148,7 @@ impl RestoredChannel {
     /// What orders them: older ones first, then channel by channel, in each by place.
     #[must_use]
     pub fn order(&self) -> impl Ord + use<> {
-        (std::cmp::Reverse(self.age), self.channel, self.first)
+        (std::cmp::Reverse(self.age), self.channel, self.consumer, self.first)
     }
 }
 
@@ -174,7 +176,8 @@ pub fn restore(
     };
     let frames = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
     let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
-    Ok(RestoredChannel { channel, input: edge.input, age: handle.age, first: handle.first, frames })
+    let (consumer, input, age, first) = (handle.to, edge.input, handle.age, handle.first);
+    Ok(RestoredChannel { channel, consumer, input, age, first, frames })
 }
 
 /// Which rows of an old channel a subtask takes.

@@ -203,7 +203,8 @@ impl EdgeWriter {
 
 fn in_flight(channel: &OutputChannel, kept: Kept) -> InFlight {
     let Kept { first, frames } = kept;
-    InFlight { channel: channel.id(), age: 0, first, frames }
+    // Behind the receiver's share, which has 0.
+    InFlight { channel: channel.id(), age: 0, first: first + 1, frames }
 }
 
 /// The rows of a batch that a hash edge would send to this subtask, if any.

@@ -1,7 +1,8 @@
 //! From arrivals of barriers to cuts: what blocks a channel, what is recorded of it, and until when.
 
 use super::{GateEvent, Input, InputGate, bytes_of};
-use crate::channel::Frame;
+use crate::channel::{ChannelId, Frame};
+use crate::event_time::WatermarkStatus;
 use crate::in_flight::InFlight;
 use sluice_protocol::message::{Alignment as Mode, Barrier};
 use sluice_protocol::{CheckpointId, Timestamp};
@@ -18,11 +19,13 @@ pub(super) struct Alignment {
     /// Whether the state was frozen: what comes before the barrier is recorded.
     pub(super) cut: bool,
     in_flight: Vec<InFlight>,
+    /// Channels that were read at the cut, where none of them had said anything of time.
+    unheard: Vec<ChannelId>,
 }
 
 impl Alignment {
     const fn new(barrier: Barrier, started_at: Timestamp) -> Self {
-        Self { barrier, started_at, overtakes: false, cut: false, in_flight: Vec::new() }
+        Self { barrier, started_at, overtakes: false, cut: false, in_flight: Vec::new(), unheard: Vec::new() }
     }
 }
 
@@ -159,7 +162,7 @@ impl InputGate {
         if !self.inputs.iter().all(|input| input.has_seen(checkpoint)) {
             return self.check_limit();
         }
-        let Alignment { barrier, started_at, cut, mut in_flight, .. } = self.alignment.take()?;
+        let Alignment { barrier, started_at, cut, mut in_flight, unheard, .. } = self.alignment.take()?;
         self.settle_up_to(checkpoint);
         let alignment = now.since(started_at);
         if !cut {
@@ -169,6 +172,7 @@ impl InputGate {
         // Of channels that have ended meanwhile.
         in_flight.extend(self.inputs.iter_mut().filter_map(|input| input.take_share(&mut self.recorded_bytes)));
         self.inputs.iter_mut().for_each(Input::release);
+        begin_with_silence(&mut in_flight, &unheard);
         Some(GateEvent::Recorded { checkpoint, alignment, in_flight })
     }
 
@@ -192,6 +196,10 @@ impl InputGate {
         }
         alignment.cut = true;
         alignment.in_flight = shares;
+        if !knows_time {
+            let open = self.inputs.iter().filter(|input| !input.finished);
+            alignment.unheard = open.map(|input| input.channel.id()).collect();
+        }
         GateEvent::Overtaking { barrier: alignment.barrier.clone(), started_at: alignment.started_at }
     }
 
@@ -244,6 +252,22 @@ impl InputGate {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// Where the first word of time was still on its way at the cut, every channel had said nothing: it counts as active (W2), also
+/// one of which nothing is in flight.
+fn begin_with_silence(in_flight: &mut Vec<InFlight>, unheard: &[ChannelId]) {
+    let is_word = |frame: &Frame| matches!(frame, Frame::Watermark(_));
+    if !in_flight.iter().any(|share| share.frames.iter().any(is_word)) {
+        return;
+    }
+    for channel in unheard {
+        let silence = Frame::Watermark(WatermarkStatus::UNKNOWN);
+        match in_flight.iter_mut().find(|share| (share.channel, share.age) == (*channel, 0)) {
+            Some(share) => share.frames.insert(0, silence),
+            None => in_flight.push(InFlight { channel: *channel, age: 0, first: 0, frames: vec![silence] }),
         }
     }
 }

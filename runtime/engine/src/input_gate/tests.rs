@@ -312,7 +312,8 @@ fn recording_is_bounded() {
 
 fn restored(edge: u32, age: u32, from: u32, first: u64, values: std::ops::Range<i64>) -> RestoredChannel {
     let channel = ChannelId { edge, from: SubtaskIndex(from), to: SubtaskIndex(0) };
-    RestoredChannel { channel, input: 0, age, first, frames: values.map(row).collect() }
+    let frames = values.map(row).collect();
+    RestoredChannel { channel, consumer: channel.to, input: 0, age, first, frames }
 }
 
 /// FLINK-35761 (FLIP-547): no checkpoint could complete until all restored batches were drained, for hours; and of
@@ -422,6 +423,7 @@ fn again(in_flight: Vec<InFlight>, channels: u32) -> (Vec<OutputChannel>, InputG
         .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
         .unzip();
     let restored = in_flight.into_iter().map(|InFlight { channel, age, first, frames }| RestoredChannel {
+        consumer: channel.to,
         channel,
         input: 0,
         age,
@@ -481,4 +483,34 @@ fn restored_channels_have_watermarks_of_their_own() {
     let (outputs, mut gate) = again(in_flight, 1);
     outputs[0].push(row(3));
     assert_eq!(read(&mut gate, 0), ["W20", "2", "W25", "W90", "3"]);
+}
+
+/// W1: after a rescale a subtask reads what one producer had sent to two of the old ones. Each has the watermark that it had:
+/// the rows of the slower one are not late, also when they are saved and read again.
+#[test]
+fn channels_that_led_to_several_subtasks_have_a_watermark_each() {
+    let of = |consumer: u32, frames: Vec<Frame>| RestoredChannel {
+        consumer: SubtaskIndex(consumer),
+        frames: frames.into(),
+        ..restored(0, 0, 0, 0, 0..0)
+    };
+    let queues = || {
+        let fast = of(0, vec![watermark(50), row(51), watermark(60), row(61)]);
+        let slow = of(1, vec![watermark(10), row(11), watermark(20), row(21)]);
+        let (output, input) = channel(ChannelId { edge: 0, from: SubtaskIndex(0), to: SubtaskIndex(0) }, 1 << 20);
+        output.push(watermark(90));
+        (output, InputGate::new(vec![input], vec![slow, fast], 1 << 20))
+    };
+    let (_output, mut gate) = queues();
+    assert_eq!(read(&mut gate, 0), ["W10", "51", "61", "11", "W20", "21", "W90"]);
+
+    let (output, mut gate) = queues();
+    for _ in ["W10", "51", "61"] {
+        assert!(gate.poll(Timestamp(0)).is_some());
+    }
+    output.push_ahead(with(Mode::Unaligned { after: TimeSpan(0) }, 1));
+    let in_flight = record(&mut gate);
+    assert_eq!(with_watermarks(&in_flight), ["0 aged 1: W10 11 21", &format!("0 aged 0: W{} W90", i64::MIN)]);
+    let (_outputs, mut gate) = again(in_flight, 1);
+    assert_eq!(read(&mut gate, 0), ["W10", "11", "21", "W90"]);
 }

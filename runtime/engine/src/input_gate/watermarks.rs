@@ -2,27 +2,45 @@
 //!
 //! Every channel counts as active, at no time at all, until its first word; one whose producer has finished gives no bound.
 //! While restored queues are read, the channels of their edges are the old ones, each with the watermark that it had at the
-//! cut; older queues come first. What is handed out never regresses.
+//! cut, also those that led to other subtasks before the job was rescaled; older queues come first. What is handed out never regresses.
 
 use super::{GateEvent, InputGate};
 use crate::channel::{ChannelId, Frame};
 use crate::event_time::{WatermarkStatus, combine};
 use crate::in_flight::{InFlight, RestoredChannel};
+use sluice_protocol::SubtaskIndex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Queues of channels of an earlier attempt.
 pub(super) struct Restored {
     queues: VecDeque<RestoredChannel>,
-    /// By age and channel; also of channels of which nothing is queued any more, until all of their age are read.
-    statuses: BTreeMap<(u32, ChannelId), WatermarkStatus>,
+    /// By age, channel and the consumer that it had; also of channels of which nothing is queued any more, until all of their age are read.
+    statuses: BTreeMap<Key, WatermarkStatus>,
+}
+
+/// The age of a restored queue, its channel, and the subtask that this led to.
+type Key = (u32, ChannelId, SubtaskIndex);
+
+const fn key_of(queue: &RestoredChannel) -> Key {
+    (queue.age, queue.channel, queue.consumer)
 }
 
 impl Restored {
     pub(super) fn new(mut queues: Vec<RestoredChannel>) -> Self {
         queues.sort_by_key(RestoredChannel::order);
         let mut statuses = BTreeMap::new();
+        let mut unheard = BTreeSet::new();
         for queue in &mut queues {
-            let key = (queue.age, queue.channel);
+            let key = key_of(queue);
+            if !statuses.contains_key(&key) && queue.first > 0 {
+                // The receiver had heard nothing of time on any channel: this one's words say nothing of the others, which
+                // may have nothing in flight.
+                unheard.insert(key);
+                statuses.insert(key, WatermarkStatus::UNKNOWN);
+            }
+            if unheard.contains(&key) {
+                queue.frames.retain(|frame| matches!(frame, Frame::Batch(_)));
+            }
             if statuses.contains_key(&key) {
                 continue;
             }
@@ -50,7 +68,7 @@ impl Restored {
         // Not before the next is asked for: what the last frame of an age said holds until then.
         self.drop_read();
         let queue = self.queues.front_mut()?;
-        let (input, key) = (queue.input, (queue.age, queue.channel));
+        let (input, key) = (queue.input, key_of(queue));
         let frame = queue.frames.pop_front()?;
         if let Frame::Watermark(status) = &frame {
             self.statuses.insert(key, *status);
@@ -63,27 +81,56 @@ impl Restored {
             self.queues.pop_front();
         }
         let age = self.age();
-        self.statuses.retain(|(of, _), _| age.is_some_and(|age| *of <= age));
+        self.statuses.retain(|(of, ..), _| age.is_some_and(|age| *of <= age));
     }
 
-    /// What was restored and not read yet is saved again (B3).
+    /// What was restored and not read yet is saved again (B3), from now on as this task's: channels of one producer that led
+    /// to several consumers become one, which says no more than the least of them until all of it is read.
     pub(super) fn shares(&self, knows_time: bool) -> Vec<InFlight> {
-        let mut begun = BTreeSet::new();
-        let mut shares = Vec::new();
+        let mut shares: Vec<InFlight> = Vec::new();
         for queue in &self.queues {
-            let key = (queue.age, queue.channel);
-            let status = self.statuses.get(&key).filter(|_| knows_time && begun.insert(key));
-            let frames = status.copied().map(Frame::Watermark).into_iter().chain(queue.frames.iter().cloned());
-            let (channel, first) = (queue.channel, queue.first);
-            shares.push(InFlight { channel, age: queue.age + 1, first, frames: frames.collect() });
+            let (channel, age) = (queue.channel, queue.age + 1);
+            let several = self.has_several(queue.age, channel);
+            let frames = queue.frames.iter().filter(|frame| !several || matches!(frame, Frame::Batch(_))).cloned();
+            // Of one consumer the pieces keep their order; of several they are put in one.
+            let first = if several { 0 } else { queue.first };
+            let last = shares.last_mut().filter(|last| several && (last.channel, last.age) == (channel, age));
+            match last {
+                Some(last) => last.frames.extend(frames),
+                None => shares.push(InFlight { channel, age, first, frames: frames.collect() }),
+            }
         }
-        let silent = self.statuses.iter().filter(|(key, _)| knows_time && !begun.contains(key));
-        shares.extend(silent.map(|((age, channel), status)| {
-            let frames = vec![Frame::Watermark(*status)];
-            InFlight { channel: *channel, age: age + 1, first: 0, frames }
-        }));
+        if knows_time {
+            self.begin_with_statuses(&mut shares);
+        }
         shares.retain(|share| !share.frames.is_empty());
         shares
+    }
+
+    /// Puts what each channel says before what is saved of it first; of a silent one it is all.
+    fn begin_with_statuses(&self, shares: &mut Vec<InFlight>) {
+        let mut least: BTreeMap<(u32, ChannelId), WatermarkStatus> = BTreeMap::new();
+        for ((age, channel, _), status) in &self.statuses {
+            let both = least.get(&(*age, *channel)).copied().into_iter().chain([*status]);
+            least.insert((*age, *channel), combine(both).unwrap_or_default());
+        }
+        for ((age, channel), status) in least {
+            let status = Frame::Watermark(status);
+            let begun = shares.iter_mut().find(|share| (share.channel, share.age) == (channel, age + 1));
+            match begun {
+                Some(share) => {
+                    share.frames.insert(0, status);
+                    share.first = 0;
+                }
+                None => shares.push(InFlight { channel, age: age + 1, first: 0, frames: vec![status] }),
+            }
+        }
+    }
+
+    /// Whether a channel of this age comes from several consumers.
+    fn has_several(&self, age: u32, channel: ChannelId) -> bool {
+        let consumers = (age, channel, SubtaskIndex(0))..=(age, channel, SubtaskIndex(u32::MAX));
+        self.statuses.range(consumers).nth(1).is_some()
     }
 }
 
@@ -104,8 +151,8 @@ impl InputGate {
 
     fn combined(&self) -> Option<WatermarkStatus> {
         let age = self.restored.age();
-        let old = self.restored.statuses.iter().filter(|((of, _), _)| Some(*of) == age);
-        let edges: BTreeSet<u32> = old.clone().map(|((_, channel), _)| channel.edge).collect();
+        let old = self.restored.statuses.iter().filter(|((of, ..), _)| Some(*of) == age);
+        let edges: BTreeSet<u32> = old.clone().map(|((_, channel, _), _)| channel.edge).collect();
         let is_new = |channel: ChannelId| !edges.contains(&channel.edge);
         let new = self.inputs.iter().filter(|input| !input.finished && is_new(input.channel.id()));
         let new = new.map(|input| input.status.unwrap_or_default());

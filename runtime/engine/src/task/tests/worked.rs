@@ -168,6 +168,7 @@ impl Example {
         let make = |vertex, index, program: &VertexProgram, inputs, outputs| {
             let to_it = in_flight.iter().filter(|share| vertex == 1 && share.channel.to.0 == index);
             let read_back = |share: &InFlight| RestoredChannel {
+                consumer: share.channel.to,
                 channel: share.channel,
                 input: 0,
                 age: share.age,
