@@ -21,7 +21,7 @@
 //! copied together twice, as `old` and `new`; each aggregate runs over the batch once, adding to `new`; [`emit`]
 //! compares; what has changed goes back to the table.
 
-mod accumulate;
+pub(crate) mod accumulate;
 mod emit;
 mod extremum;
 #[cfg(test)]
@@ -40,6 +40,7 @@ use accumulate::{Accumulator, Signs};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use emit::Changes;
+pub(crate) use emit::results;
 use extremum::Extremum;
 use sluice_protocol::{CheckpointId, KeyGroupRange, TimeSpan, Timestamp};
 use std::collections::BTreeSet;
@@ -50,7 +51,7 @@ use values::{Role, Values, ValuesPlan};
 pub const STATE_NAME: &str = "groups";
 
 /// The word that counts a group's rows.
-const ROWS: usize = 0;
+pub(crate) const ROWS: usize = 0;
 
 /// An aggregate function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,24 +112,31 @@ pub struct GroupAggregateSpec {
 
 /// Makes [`GroupAggregate`]s.
 pub struct GroupAggregateFactory {
-    plan: Arc<Plan>,
+    pub(crate) plan: Arc<Plan>,
 }
 
 /// What all subtasks share.
-struct Plan {
-    keys: Vec<usize>,
+pub(crate) struct Plan {
+    pub(crate) keys: Vec<usize>,
     emit_update_before: bool,
     ttl: Option<TimeSpan>,
-    calls: Vec<Call>,
-    layout: Arc<TableLayout>,
-    output: SchemaRef,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) layout: Arc<TableLayout>,
+    pub(crate) output: SchemaRef,
 }
 
 /// One aggregate, planned.
-struct Call {
-    accumulator: Accumulator,
-    filter: Option<usize>,
+pub(crate) struct Call {
+    pub(crate) accumulator: Accumulator,
+    pub(crate) filter: Option<usize>,
     values: Option<Arc<ValuesPlan>>,
+}
+
+impl Call {
+    /// Whether its words are all that it keeps.
+    pub(crate) const fn keeps_words_only(&self) -> bool {
+        self.values.is_none()
+    }
 }
 
 impl GroupAggregateFactory {

@@ -9,7 +9,8 @@
 //! - [`operator`], [`source`], [`sink`]: what a program is made of; [`program`]: how it is put together.
 //! - [`input_gate`], [`partition`]: the reading and the writing side of a task's edges; [`keys`]: hashes of keys.
 //! - [`task`]: the state machine that moves rows, barriers and snapshots; [`runner`]: a thread that steps one.
-//! - [`aggregate`], [`join`], [`rank`], [`operators`]: the operators we bring; [`state`]: keyed state, copy-on-write and its files.
+//! - [`aggregate`], [`join`], [`rank`], [`window`], [`operators`]: the operators we bring; [`state`]: keyed state,
+//!   copy-on-write and its files.
 //! - [`event_time`]: watermarks, from a source's rows to an operator's state.
 //! - [`table`]: how SQL asks connectors for sources and sinks.
 //! - [`in_flight`]: batches that an unaligned barrier overtook, as part of a snapshot.
@@ -63,6 +64,7 @@ pub mod source;
 pub mod state;
 pub mod table;
 pub mod task;
+pub mod window;
 
 #[cfg(test)]
 mod testing;

@@ -266,6 +266,11 @@ pub trait Operator: Send {
         Ok(Progress::Done)
     }
 
+    /// Rows that were dropped since it was opened because they came too late, or had no time.
+    fn late_rows(&self) -> u64 {
+        0
+    }
+
     /// Emits what lingers: before a barrier, after the buffer timeout, and at the end of input (B1).
     ///
     /// # Errors

@@ -26,6 +26,7 @@ pub mod list;
 pub mod merged;
 pub mod prefix;
 mod restore;
+pub mod rows;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use arrow::datatypes::{DataType, Field};
 use disk::{DiskKeyedTable, DiskSpace};
 use hash::HashKeyedTable;
 use prefix::{FoundRows, Prefixes};
+use rows::{GroupRows, Wanted};
 use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid};
 use std::sync::Arc;
 use ttl::Expiry;
@@ -109,6 +111,11 @@ impl TouchedKeys {
         self.hashed.key(row as usize)
     }
 
+    /// What decides the key group of each row of the batch.
+    pub(crate) const fn group_hashes(&self) -> &Vec<u64> {
+        self.hashed.group_hashes()
+    }
+
     /// Hashes, and unless they are BIGINTs encodes, the keys of a batch.
     pub(crate) fn hash(
         &mut self,
@@ -172,6 +179,13 @@ pub trait KeyedTable: Send {
     /// # Errors
     /// When the backend fails.
     fn find_by_prefix(&mut self, prefixes: &Prefixes, found: &mut FoundRows) -> Result<(), TaskError>;
+
+    /// Reads the rows of one of its key groups, in no order; what `rows` held is void. With `wanted` only those whose
+    /// accumulators it accepts.
+    ///
+    /// # Errors
+    /// When the backend fails.
+    fn read_group(&self, group: KeyGroup, wanted: Wanted<'_>, rows: &mut GroupRows) -> Result<(), TaskError>;
 
     /// Looks at the next `rows` rows, in turn, and removes those that have expired, for a table whose rows do; not
     /// between [`KeyedTable::find`] and [`KeyedTable::store`].

@@ -49,6 +49,9 @@ pub struct TaskMetrics {
     pub back_pressured_ms: u64,
     /// The time less the watermark that it last passed on, in milliseconds; none without one.
     pub watermark_lag_ms: Option<u64>,
+    /// Rows that it dropped because they came too late, or had no time.
+    #[serde(default)]
+    pub late_rows: u64,
     /// Checkpoints it has acknowledged.
     pub checkpoints: u64,
     /// Checkpoints it has declined.
@@ -156,7 +159,7 @@ fn register_checkpoint(registry: &mut Registry, metrics: &CheckpointMetrics) {
 
 fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
     type Read = fn(&TaskMetrics) -> u64;
-    let counters: [(&str, &str, Read); 10] = [
+    let counters: [(&str, &str, Read); 11] = [
         ("task_rows_in", "Rows taken from inputs or read by the source", |task| task.rows_in),
         ("task_malformed_records", "Records that the source could not read and passed over", |task| {
             task.malformed_records
@@ -167,6 +170,7 @@ fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
         ("task_busy_milliseconds", "Time spent working", |task| task.busy_ms),
         ("task_idle_milliseconds", "Time without input", |task| task.idle_ms),
         ("task_back_pressured_milliseconds", "Time without room in an output", |task| task.back_pressured_ms),
+        ("task_late_rows_dropped", "Rows dropped because they came too late, or had no time", |task| task.late_rows),
         ("task_checkpoints_acknowledged", "Checkpoints acknowledged", |task| task.checkpoints),
         ("task_checkpoints_declined", "Checkpoints declined", |task| task.declined),
     ];

@@ -2,6 +2,7 @@
 //!
 //! Outputs that are plain columns stay column positions, so that they are never evaluated nor copied.
 
+use crate::functions::PROCTIME;
 use crate::guard;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -9,8 +10,8 @@ use datafusion_common::{DFSchema, Result, plan_err};
 use datafusion_expr::Expr;
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion_physical_expr_common::physical_expr::fmt_sql;
 use std::sync::Arc;
 
@@ -175,6 +176,12 @@ pub(crate) fn compile(expression: &Expr, name: &str, input: &DFSchema, below: &C
 pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Result<Arc<dyn PhysicalExpr>> {
     let context = PhysicalPlanningContext::default();
     let made = datafusion_physical_expr::create_physical_expr(expression, input, &ExecutionProps::new(), &context)?;
+    if has_proctime(&made) {
+        return plan_err!(
+            "PROCTIME() has no value that could be read, since a restart would compute another one for the same row: it can \
+             only be the time of a window, or the order in which rows come"
+        );
+    }
     if depth(&made) > DEEPEST {
         return plan_err!(
             "an expression is nested more than {DEEPEST} deep, as a chain of OR or || is: write IN (…), or divide it"
@@ -192,6 +199,12 @@ pub(crate) fn physical(expression: &Expr, input: &DFSchema, below: &Calc) -> Res
 
 /// How deep an expression may be: tasks evaluate it on the stack of their threads.
 const DEEPEST: usize = 500;
+
+fn has_proctime(expression: &Arc<dyn PhysicalExpr>) -> bool {
+    let is_it = |call: &ScalarFunctionExpr| call.fun().name() == PROCTIME;
+    expression.downcast_ref::<ScalarFunctionExpr>().is_some_and(is_it)
+        || expression.children().into_iter().any(has_proctime)
+}
 
 fn depth(expression: &Arc<dyn PhysicalExpr>) -> usize {
     1 + expression.children().into_iter().map(depth).max().unwrap_or(0)

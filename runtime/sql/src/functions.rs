@@ -9,11 +9,13 @@ mod decimal;
 mod json;
 mod own;
 mod pattern;
+mod proctime;
 mod text;
 mod time;
 mod typed;
 
 pub(crate) use decimal::DecimalPlanner;
+pub(crate) use proctime::PROCTIME;
 
 use crate::error::nearest;
 use crate::rank::{ROW_NUMBER, RowNumber};
@@ -42,7 +44,7 @@ const INTERNAL: [(&str, &str); 8] = [
 ];
 
 /// Functions of Flink that exist but not here, for a better message; with why, or what to do instead.
-const LATER: [(&str, &str); 16] = [
+const LATER: [(&str, &str); 15] = [
     ("now", CLOCK),
     ("current_timestamp", CLOCK),
     ("current_date", CLOCK),
@@ -50,7 +52,6 @@ const LATER: [(&str, &str); 16] = [
     ("current_row_timestamp", CLOCK),
     ("localtime", CLOCK),
     ("localtimestamp", CLOCK),
-    ("proctime", CLOCK),
     ("rand", RANDOM),
     ("random", RANDOM),
     ("rand_integer", RANDOM),
@@ -105,6 +106,7 @@ impl Functions {
         for definition in text::DEFINITIONS.iter().chain(time::DEFINITIONS).chain(json::DEFINITIONS) {
             scalar.insert(definition.name.to_owned(), Own::udf(definition));
         }
+        scalar.insert(PROCTIME.to_owned(), proctime::udf());
         let called = scalar.keys().filter(|name| INTERNAL.iter().all(|(_, internal)| internal != name));
         let called =
             called.filter(|name| *name != PRINTED).cloned().chain(replaced_names().map(str::to_owned)).collect();
@@ -138,7 +140,7 @@ impl Functions {
     /// Names of scalar functions that a query may call.
     #[cfg(test)]
     pub(crate) fn called(&self) -> impl Iterator<Item = &String> {
-        self.called.iter()
+        self.called.iter().filter(|name| *name != PROCTIME)
     }
 
     /// Names of all scalar functions.

@@ -11,7 +11,8 @@
 //!    what WATERMARK FOR says.
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
 //! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan; `flatten` is its node
-//!    for UNNEST, `rank` the one for ROW_NUMBER, `pushdown` moves conditions down. `diagnose` turns DataFusion's complaints into ours.
+//!    for UNNEST, `rank` the one for ROW_NUMBER, `window` that for window table functions, `pushdown` moves conditions down.
+//!    `diagnose` turns DataFusion's complaints into ours.
 //! 5. `uid`: ids of operators and how long their state lives, from the statement as written (design §9).
 //! 6. `translate`: the plans of all statements → chains of operators, with `calc` fusing filters and projections;
 //!    `operators` makes the engine's operators; `graph` puts the vertices together.
@@ -48,6 +49,7 @@ mod translate;
 mod types;
 mod uid;
 mod validate;
+mod window;
 
 pub use error::{SqlError, SqlErrorKind};
 pub use explain::explain;
@@ -188,6 +190,7 @@ impl Planner<'_> {
                 calcs: 0,
                 scans: BTreeMap::new(),
                 stateful: uids.stateful.clone(),
+                counts_by_slice: false,
             };
             let needs_before = target.as_ref().is_none_or(|target| target.wants_update_before(&plan));
             let stream = translator.stream(&plan, needs_before)?;

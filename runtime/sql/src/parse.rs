@@ -1,10 +1,11 @@
 //! From text to statements: a small front end for Flink's statements around sqlparser's parser of queries.
 //!
 //! DDL is read token by token, since no dialect of sqlparser's speaks Flink's; the query of an INSERT is handed to
-//! sqlparser as it is, so all places point into the user's text. Knows no catalog: names are resolved later.
+//! sqlparser as it is but for window table functions ([`window`]), so all places point into the user's text. Knows no catalog: names are resolved later.
 
 mod create_table;
 mod create_view;
+mod window;
 
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::settings::Settings;
@@ -152,6 +153,7 @@ pub(crate) fn parse(text: SourceText<'_>) -> Result<Script, SqlError> {
         let message = format!("a program of more than {MOST_TOKENS} words");
         return Err(text.unsupported(&message, token.span.start));
     }
+    let tokens = window::rewrite(text, tokens)?;
     let parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens);
     let mut reader = Reader { text, parser };
     let mut script = Script::default();
@@ -274,27 +276,7 @@ impl Reader<'_> {
     }
 
     fn query(&mut self) -> Result<Box<Query>, SqlError> {
-        self.refuse_window_functions()?;
         self.parser.parse_query().map_err(|error| self.text.syntax(&error))
-    }
-
-    /// Refuses `TABLE(TUMBLE(…` by name: its arguments are no SQL that the parser of queries knows.
-    fn refuse_window_functions(&self) -> Result<(), SqlError> {
-        let mut ahead = 0;
-        loop {
-            let [table, bracket, function] = [0, 1, 2].map(|offset| self.parser.peek_nth_token_ref(ahead + offset));
-            if matches!(table.token, Token::EOF | Token::SemiColon) {
-                return Ok(());
-            }
-            if let (Token::Word(table), Token::LParen, Token::Word(word)) =
-                (&table.token, &bracket.token, &function.token)
-                && table.keyword == Keyword::TABLE
-            {
-                let what = format!("{} (a window table function)", word.value.to_uppercase());
-                return Err(self.text.unsupported(&what, function.span.start));
-            }
-            ahead += 1;
-        }
     }
 
     /// `(a, b)` follows, and not a query in brackets.

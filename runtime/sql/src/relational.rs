@@ -11,6 +11,7 @@ use crate::pushdown::push_down;
 use crate::rank;
 use crate::rewrite::rewrite;
 use crate::types;
+use crate::window::WindowPlanner;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -55,7 +56,7 @@ impl<'a> Relational<'a> {
                 Arc::new(DecimalPlanner::new()),
             ],
             type_planner: Arc::new(FlinkTypes),
-            relation_planners: vec![Arc::new(UnnestPlanner)],
+            relation_planners: vec![Arc::new(UnnestPlanner), Arc::new(WindowPlanner)],
         }
     }
 

@@ -6,6 +6,7 @@ mod errors;
 mod functions;
 mod plans;
 mod times;
+mod windows;
 
 use crate::{PlanOptions, SqlError};
 use arrow::datatypes::SchemaRef;

@@ -13,11 +13,13 @@ mod sink;
 mod time;
 mod union;
 mod values;
+mod window;
 
 pub(crate) use scan::Sources;
 pub(crate) use sink::Target;
 #[cfg(test)]
 pub(crate) use values::evaluated;
+pub(crate) use window::WindowColumns;
 
 use crate::PlanOptions;
 use crate::calc::{self, Calc, Output, Value};
@@ -80,6 +82,8 @@ pub(crate) struct Translator<'a> {
     pub(crate) scans: BTreeMap<String, usize>,
     /// Stateful operators that are still to come, the next one first.
     pub(crate) stateful: VecDeque<Stateful>,
+    /// The window table function right below is aggregated by slices: it makes no rows of its own.
+    pub(crate) counts_by_slice: bool,
 }
 
 /// Where a column's values come from, as far as keys are concerned.
@@ -117,6 +121,8 @@ pub(crate) struct Stream {
     updates: Option<Updates>,
     /// Times among the chain's columns.
     times: Times,
+    /// Which columns say the window of a row.
+    windows: Option<WindowColumns>,
 }
 
 impl Translator<'_> {
@@ -137,6 +143,7 @@ impl Translator<'_> {
                 self.projection(stream, &projection.expr, &projection.schema)
             }
             LogicalPlan::Aggregate(aggregate) => {
+                self.counts_by_slice = crate::window::sliced(aggregate);
                 let stream = self.stream(&aggregate.input, true)?;
                 self.aggregate(stream, aggregate, needs_before)
             }
@@ -152,9 +159,10 @@ impl Translator<'_> {
                 if let Some(node) = flatten::of_extension(extension) {
                     return self.unnest(node, needs_before);
                 }
-                match rank_of(extension) {
-                    Some(node) => self.rank(node, needs_before),
-                    None => Err(self.statement.unsupported(extension.node.name())),
+                match (rank_of(extension), crate::window::of_extension(extension)) {
+                    (Some(node), _) => self.rank(node, needs_before),
+                    (_, Some(node)) => self.window(node),
+                    _ => Err(self.statement.unsupported(extension.node.name())),
                 }
             }
             LogicalPlan::Window(_) => Err(self.unbounded_row_number()),
@@ -227,6 +235,7 @@ impl Translator<'_> {
         }
         let trace = |output: &Output| lineage(&stream.lineage, &stream.schema, &output.value);
         stream.lineage = outputs.iter().map(trace).collect();
+        stream.windows = stream.windows.and_then(|windows| windows.through(&outputs));
         let outputs = stream.calc.project(outputs).map_err(|error| self.statement.planning(&error))?;
         let Some(outputs) = outputs else { return Ok(stream) };
         let mut stream = self.fuse(stream);
@@ -278,7 +287,15 @@ impl Translator<'_> {
         }
         let updates = stream.updates.map(|updates| Updates { keys: None, ..updates });
         let lineage = vec![Lineage::Other; schema.fields().len()];
-        Ok(Stream { chain: stream.chain, calc, schema: Arc::clone(schema), lineage, updates, times: stream.times })
+        Ok(Stream {
+            chain: stream.chain,
+            calc,
+            schema: Arc::clone(schema),
+            lineage,
+            updates,
+            times: stream.times,
+            windows: stream.windows,
+        })
     }
 
     fn close(&mut self, mut chain: Chain) -> Result<Vec<Upstream>, SqlError> {

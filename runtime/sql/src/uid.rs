@@ -18,6 +18,7 @@ mod names;
 
 use crate::error::SqlError;
 use crate::validate::Validator;
+use crate::window;
 use chain::Chain;
 use datafusion_sql::sqlparser::ast::{
     Distinct, JoinConstraint, JoinOperator, Query, Select, SetExpr, SetQuantifier, TableFactor, TableWithJoins,
@@ -69,7 +70,7 @@ impl Uids {
     ) -> Result<Self, SqlError> {
         let outermost = names::select_of(query).map(|select| Hints::read(validator.text, select)).transpose()?;
         let prefix = outermost.and_then(|hints| hints.uid).unwrap_or_else(|| sink.to_owned());
-        let mut walk = Walk { validator, prefix, ttl, found: Vec::new() };
+        let mut walk = Walk { validator, prefix, ttl, found: Vec::new(), windows: None };
         walk.query(query)?;
         let stateful = walk.stateful();
         Ok(Self { prefix: walk.prefix, stateful })
@@ -101,6 +102,11 @@ impl Uids {
         OperatorUid(format!("{}.calc({number})", self.prefix))
     }
 
+    /// Of a window table function, by its place among the stateless operators.
+    pub(crate) fn window(&self, number: usize) -> OperatorUid {
+        OperatorUid(format!("{}.window({number})", self.prefix))
+    }
+
     /// Of an UNNEST, by its place among the stateless operators.
     pub(crate) fn unnest(&self, number: usize) -> OperatorUid {
         OperatorUid(format!("{}.unnest({number})", self.prefix))
@@ -113,6 +119,8 @@ struct Walk<'a> {
     prefix: String,
     ttl: Option<Duration>,
     found: Vec<Found>,
+    /// The window table function that was met last and not aggregated yet.
+    windows: Option<String>,
 }
 
 /// A stateful operator, before all of the statement are known.
@@ -175,8 +183,9 @@ impl Walk<'_> {
         };
         let ttl = [only.unwrap_or(self.ttl); 2];
         if self.validator.is_aggregating(select) {
-            let keys = names::key_names(self.validator.tables, select).join(",");
-            chain = self.add(StatefulKind::Aggregate, chain.then(&format!("group-aggregate({keys})")), ttl);
+            let keys = names::key_names(self.validator.tables, select);
+            let operator = self.aggregation(keys);
+            chain = self.add(StatefulKind::Aggregate, chain.then(&operator), ttl);
         }
         for (partition, order) in names::row_numbers(select) {
             let operator = format!("rank({};{})", partition.join(","), order.join(","));
@@ -229,11 +238,28 @@ impl Walk<'_> {
 
     fn relation(&mut self, relation: &TableFactor, hints: &Hints) -> Result<Chain, SqlError> {
         match relation {
-            TableFactor::Derived { subquery, .. } => self.query(subquery),
+            TableFactor::Derived { subquery, .. } => {
+                let chain = self.query(subquery)?;
+                if let Some(Ok(windows)) = window::of_query(subquery).map(window::WindowCall::kind) {
+                    self.windows = Some(windows.to_string());
+                }
+                Ok(chain)
+            }
             TableFactor::NestedJoin { table_with_joins, .. } => self.table_with_joins(table_with_joins, hints),
             TableFactor::Table { name, .. } => Ok(Chain::of_table(&names::table_name(name))),
             _ => Ok(Chain::default()),
         }
+    }
+
+    /// `group-aggregate(k)`, or `window-aggregate(TUMBLE(10000 ms),k)`, whose lengths decide what its state means.
+    fn aggregation(&mut self, keys: Vec<String>) -> String {
+        let is_window = |key: &String| key == "window_start" || key == "window_end";
+        if keys.iter().filter(|key| is_window(key)).count() < 2 {
+            return format!("group-aggregate({})", keys.join(","));
+        }
+        let others = keys.into_iter().filter(|key| !is_window(key) && key != "window_time");
+        let parts: Vec<String> = self.windows.take().into_iter().chain(others).collect();
+        format!("window-aggregate({})", parts.join(","))
     }
 
     /// Adds an operator; returns its chain.

@@ -8,6 +8,7 @@ mod expression;
 use crate::catalog::Tables;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, Functions};
+use crate::window::{self, WindowCall};
 use datafusion_sql::sqlparser::ast::{
     Distinct, Expr, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, OrderByKind, Query, Select,
     SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Value, ValueWithSpan,
@@ -239,7 +240,12 @@ impl Validator<'_> {
                     _ => self.refuse("a table name with a catalog or database", at),
                 }
             }
-            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => self.query(subquery),
+            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => {
+                match window::of_query(subquery) {
+                    Some(call) => self.window(subquery, call),
+                    None => self.query(subquery),
+                }
+            }
             TableFactor::Derived { .. } => self.refuse("LATERAL", at),
             TableFactor::TableFunction { .. } | TableFactor::Function { .. } => self.refuse("a table function", at),
             TableFactor::UNNEST {
@@ -261,6 +267,14 @@ impl Validator<'_> {
             TableFactor::MatchRecognize { .. } => self.refuse("MATCH_RECOGNIZE", at),
             _ => self.refuse("this kind of table", at),
         }
+    }
+
+    /// A window table function.
+    fn window(self, subquery: &Query, call: WindowCall<'_>) -> Result<(), SqlError> {
+        if let Err((message, at)) = call.kind() {
+            return self.invalid(message, at);
+        }
+        self.query(&window::stripped(subquery))
     }
 
     fn item(self, item: &SelectItem) -> Result<(), SqlError> {

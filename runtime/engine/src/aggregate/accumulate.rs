@@ -16,9 +16,9 @@ use arrow::datatypes::{
 
 /// Whether each row counts or is retracted.
 #[derive(Debug, Default)]
-pub(super) struct Signs {
+pub(crate) struct Signs {
     /// +1, −1, or 0 for a row that is left out, per row; empty: all +1.
-    pub(super) signs: Vec<i64>,
+    pub(crate) signs: Vec<i64>,
 }
 
 impl Signs {
@@ -31,7 +31,7 @@ impl Signs {
     }
 
     /// These signs, of rows whose flag is true; 0 for the others.
-    pub(super) fn filter(&mut self, signs: &Self, flags: &ArrayRef) {
+    pub(crate) fn filter(&mut self, signs: &Self, flags: &ArrayRef) {
         let flags = flags.as_boolean();
         self.signs.clear();
         self.signs.extend(
@@ -46,7 +46,7 @@ impl Signs {
 
 /// How values of one kind are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SumKind {
+pub(crate) enum SumKind {
     Integer,
     Float,
     Decimal { scale: i8 },
@@ -54,7 +54,7 @@ pub(super) enum SumKind {
 
 /// One aggregate of a plan.
 #[derive(Debug, Clone)]
-pub(super) enum Accumulator {
+pub(crate) enum Accumulator {
     /// The rows of the group, which are counted in any case.
     Count,
     /// Some of the rows: COUNT(*) with a FILTER.
@@ -146,7 +146,7 @@ impl Accumulator {
     }
 
     /// Adds a batch.
-    pub(super) fn add(
+    pub(crate) fn add(
         &self,
         new: &mut [u64],
         words: usize,
@@ -166,6 +166,37 @@ impl Accumulator {
             Self::Extremum(extremum) => extremum.add(new, words, slots, signs, rows.column(extremum.column))?,
         }
         Ok(())
+    }
+
+    /// Adds groups, that stand one after the other, to those of `into` at `slots`: what both have seen. The number of rows
+    /// is not its.
+    pub(crate) fn merge(&self, into: &mut [u64], words: usize, slots: &[u32], groups: &[u64]) {
+        let groups = slots.iter().map(|slot| *slot as usize * words).zip(groups.chunks_exact(words));
+        let add = |into: &mut [u64], from: &[u64], word: usize| into[word] = into[word].wrapping_add(from[word]);
+        match self {
+            Self::Count | Self::Text { .. } => {}
+            Self::CountRows { word } | Self::CountColumn { word, .. } => {
+                groups.for_each(|(at, from)| add(&mut into[at..at + words], from, *word));
+            }
+            Self::Sum { kind, word, .. } => {
+                let (word, values) = (*word, Self::values_word(*kind, *word));
+                for (at, from) in groups {
+                    let into = &mut into[at..at + words];
+                    add(into, from, values);
+                    match kind {
+                        SumKind::Integer => add(into, from, word),
+                        SumKind::Float => {
+                            into[word] = (f64::from_bits(into[word]) + f64::from_bits(from[word])).to_bits();
+                        }
+                        SumKind::Decimal { .. } => {
+                            let sum = decimal_of(&into[word..values]).wrapping_add(decimal_of(&from[word..values]));
+                            into[word..values].copy_from_slice(&decimal_words(sum));
+                        }
+                    }
+                }
+            }
+            Self::Extremum(extremum) => groups.for_each(|(at, from)| extremum.merge(&mut into[at..at + words], from)),
+        }
     }
 
     /// Whether the result differs.
@@ -213,7 +244,7 @@ impl SumKind {
 }
 
 /// Counts rows.
-pub(super) fn count(new: &mut [u64], words: usize, word: usize, slots: &[u32], signs: &Signs) {
+pub(crate) fn count(new: &mut [u64], words: usize, word: usize, slots: &[u32], signs: &Signs) {
     if signs.signs.is_empty() {
         for slot in slots {
             let count = &mut new[*slot as usize * words + word];

@@ -2,7 +2,7 @@
 
 use super::accumulate::{Accumulator, SumKind};
 use super::values::{Values, texts};
-use super::{Plan, ROWS};
+use super::{Call, Plan, ROWS};
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
 use crate::state::TouchedKeys;
@@ -117,6 +117,13 @@ fn canonical(keys: ArrayRef) -> ArrayRef {
         DataType::BinaryView => Arc::new(keys.as_binary_view().gc()),
         _ => keys,
     }
+}
+
+/// The results of groups whose accumulators stand one after the other, a column per call.
+pub(crate) fn results(calls: &[Call], groups: &[u64], words: usize) -> Result<Vec<ArrayRef>, TaskError> {
+    let values: Vec<u32> = (0..groups.len() / words).map(|slot| 2 * slot as u32 + 1).collect();
+    let source = Source { values: &values, words, old: &[], new: groups };
+    calls.iter().map(|call| source.column(&call.accumulator, None)).collect()
 }
 
 /// The accumulators that rows are made of.

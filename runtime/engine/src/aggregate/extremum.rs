@@ -23,7 +23,7 @@ enum Form {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Extremum {
+pub(crate) struct Extremum {
     /// MAX, not MIN.
     most: bool,
     pub(super) column: usize,
@@ -100,6 +100,14 @@ impl Extremum {
             }
         }
         Ok(())
+    }
+
+    /// Takes the extremum of another group.
+    pub(super) fn merge(&self, into: &mut [u64], from: &[u64]) {
+        if from[self.flag()] != 0 {
+            let second = if self.words() == 2 { from[self.word + 1] } else { 0 };
+            self.offer(into, [from[self.word], second]);
+        }
     }
 
     /// Whether the value of each row is its group's extremum: a NULL is not.

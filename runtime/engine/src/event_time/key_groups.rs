@@ -10,9 +10,6 @@ use serde::{Deserialize, Serialize};
 use sluice_protocol::state::Redistribution;
 use sluice_protocol::{KeyGroup, KeyGroupRange};
 
-/// Name of the list in the operator's state.
-const STATE: &str = "watermarks";
-
 /// The watermarks of one subtask's key groups.
 #[derive(Debug, Clone)]
 pub struct KeyGroupWatermarks {
@@ -49,6 +46,9 @@ impl Default for KeyGroupWatermarks {
 }
 
 impl KeyGroupWatermarks {
+    /// Name of the list in the operator's state.
+    pub const STATE: &str = "watermarks";
+
     /// As restored: the subtask begins with the least of what its key groups had.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl KeyGroupWatermarks {
     pub fn open(context: &OperatorContext, state: &RestoredState) -> Result<Self, TaskError> {
         let own = context.key_groups;
         let mut stored: Vec<Stored> = Vec::new();
-        for item in state.operator.iter().filter(|list| list.name == STATE).flat_map(|list| &list.items) {
+        for item in state.operator.iter().filter(|list| list.name == Self::STATE).flat_map(|list| &list.items) {
             let item = serde_json::from_value(item.clone()).map_err(|error| {
                 let uid = &context.uid;
                 TaskError::IncompatibleState(format!(
@@ -139,6 +139,6 @@ impl KeyGroupWatermarks {
         }
         let items = pieces.iter().map(serde_json::to_value).collect::<Result<_, _>>();
         let items = items.map_err(|error| TaskError::Internal(format!("watermarks cannot be written: {error}")))?;
-        Ok(ListPiece { name: STATE.to_owned(), redistribution: Redistribution::Union, items })
+        Ok(ListPiece { name: Self::STATE.to_owned(), redistribution: Redistribution::Union, items })
     }
 }

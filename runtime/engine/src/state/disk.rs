@@ -14,6 +14,7 @@ mod space;
 
 use super::history::{Changes, History};
 use super::prefix::{FoundRows, Prefixes};
+use super::rows::{GroupRows, Wanted};
 use super::ttl::Expiry;
 use super::{Fate, KeyedTable, TableLayout, Touched, TouchedKeys, misrouted};
 use crate::error::TaskError;
@@ -24,7 +25,7 @@ use fjall::Keyspace;
 use frozen::FrozenDiskTable;
 use hashbrown::HashTable;
 use sluice_protocol::key_group::encode;
-use sluice_protocol::{CheckpointId, KeyGroupRange, key_group};
+use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, key_group};
 pub use space::DiskSpace;
 use space::{Keyspaces, failed};
 use std::ops::Bound;
@@ -254,6 +255,29 @@ impl KeyedTable for DiskKeyedTable {
                 let slot = found.len() as u32;
                 found.push(Touched { shard: u32::from(group.0), row: slot, first: number as u32 }, &key[GROUP_BYTES..]);
                 self.found.push(&key, &value, self.layout.words)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_group(&self, group: KeyGroup, wanted: Wanted<'_>, rows: &mut GroupRows) -> Result<(), TaskError> {
+        let (is_bigint, width) = (self.layout.is_bigint(), self.layout.words);
+        rows.clear(is_bigint);
+        for row in self.keyspaces.rows.prefix(group.0.to_be_bytes()) {
+            let (key, value) = row.into_inner().map_err(failed)?;
+            let key = &key[GROUP_BYTES..];
+            let start = rows.words.len();
+            rows.words.resize(start + width, 0);
+            read_value(&value, &mut rows.words[start..])?;
+            if wanted.is_some_and(|wanted| !wanted(&rows.words[start..])) {
+                rows.words.truncate(start);
+                continue;
+            }
+            if is_bigint {
+                let bytes = key.get(1..).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+                rows.keys.push_bigint(bytes.map(i64::from_le_bytes));
+            } else {
+                rows.keys.push_encoded(key);
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ mod frozen;
 
 use super::history::History;
 use super::prefix::{FoundRows, Prefixes};
+use super::rows::{GroupRows, Wanted};
 use super::shard::{self, Shard};
 use super::ttl::Expiry;
 use super::{Fate, KeyedTable, TableLayout, Touched, TouchedKeys, misrouted};
@@ -23,7 +24,7 @@ use arrow::datatypes::Int64Type;
 pub(super) use changes::ShardChanges;
 use changes::TableChanges;
 use frozen::FrozenTable;
-use sluice_protocol::{CheckpointId, KeyGroupRange, key_group};
+use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, key_group};
 use std::sync::Arc;
 
 /// A table in memory.
@@ -139,6 +140,13 @@ impl KeyedTable for HashKeyedTable {
                 found.push(Touched { shard: index as u32, row, first: number as u32 }, key);
             }
         }
+        Ok(())
+    }
+
+    fn read_group(&self, group: KeyGroup, wanted: Wanted<'_>, rows: &mut GroupRows) -> Result<(), TaskError> {
+        rows.clear(self.bigint);
+        let shard = self.shards.get(usize::from(group.0.wrapping_sub(self.key_groups.start)));
+        shard.ok_or_else(|| misrouted(group, self.key_groups))?.read(wanted, rows);
         Ok(())
     }
 

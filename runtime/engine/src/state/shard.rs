@@ -7,6 +7,7 @@ use super::arena::{Arena, FrozenArena};
 use super::cow::CopyOnWrite;
 use super::hash::ShardChanges;
 use super::links::Links;
+use super::rows::{GroupRows, Wanted};
 use hashbrown::HashTable;
 use hashbrown::hash_table;
 use sluice_protocol::key_group::{self, encode};
@@ -214,6 +215,26 @@ impl Shard {
         let first = links.and_then(|links| links.first(group_hash, |row| key(row).starts_with(prefix)));
         let rows = std::iter::successors(first, move |row| links.and_then(|links| links.next(*row)));
         rows.map(move |row| (row, key(row)))
+    }
+
+    /// Copies rows together: all, or those that are wanted.
+    pub(super) fn read(&self, wanted: Wanted<'_>, rows: &mut GroupRows) {
+        let null = self.null.map(|null| null.row as usize);
+        if wanted.is_none() {
+            rows.words.reserve(self.rows.count * (self.width - 1));
+        }
+        let all = self.rows.chunks.iter().flat_map(|chunk| chunk.rows.get().chunks_exact(self.width));
+        for (row, words) in all.enumerate() {
+            if wanted.is_some_and(|wanted| !wanted(&words[1..])) {
+                continue;
+            }
+            if self.bigint {
+                rows.keys.push_bigint((null != Some(row)).then_some(words[0] as i64));
+            } else {
+                rows.keys.push_encoded(self.arena.get(words[0]));
+            }
+            rows.words.extend_from_slice(&words[1..]);
+        }
     }
 
     #[inline]

@@ -292,7 +292,8 @@ impl Chain {
 
     /// What reached the end since the last call.
     pub(super) fn take_written(&mut self) -> Written {
-        std::mem::take(&mut self.end.written)
+        let late = self.operators.iter().map(|operator| operator.late_rows()).sum();
+        Written { late, ..std::mem::take(&mut self.end.written) }
     }
 }
 

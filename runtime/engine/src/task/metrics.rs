@@ -28,6 +28,8 @@ pub struct TaskMetrics {
     pub last_cut: AtomicU64,
     /// The watermark that was last passed on, in milliseconds since 1970; 0: none.
     pub watermark: AtomicU64,
+    /// Rows that were dropped because they came too late, or had no time.
+    pub late_rows: AtomicU64,
 }
 
 /// What reached the end of a chain.
@@ -35,6 +37,8 @@ pub struct TaskMetrics {
 pub(super) struct Written {
     pub(super) rows: u64,
     pub(super) bytes: u64,
+    /// Rows that operators have dropped as late since the task began.
+    pub(super) late: u64,
 }
 
 /// What a task does between two steps.
@@ -91,7 +95,8 @@ impl Meter {
         self.metrics.malformed_records.store(records, Ordering::Relaxed);
     }
 
-    pub(super) fn wrote(&self, Written { rows, bytes }: Written) {
+    pub(super) fn wrote(&self, Written { rows, bytes, late }: Written) {
+        self.metrics.late_rows.store(late, Ordering::Relaxed);
         self.metrics.rows_out.fetch_add(rows, Ordering::Relaxed);
         self.metrics.bytes_out.fetch_add(bytes, Ordering::Relaxed);
     }

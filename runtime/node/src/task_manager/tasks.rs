@@ -244,6 +244,7 @@ impl Posted {
             watermark_lag_ms: Some(read(&self.counters.watermark))
                 .filter(|watermark| *watermark > 0)
                 .map(|watermark| crate::edge::now().0.saturating_sub(watermark)),
+            late_rows: read(&self.counters.late_rows),
             checkpoints: read(&self.checkpoints.acknowledged),
             declined: read(&self.checkpoints.declined),
             state_bytes: read(&self.checkpoints.bytes),

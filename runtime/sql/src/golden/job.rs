@@ -8,7 +8,7 @@ use super::memory::{Connectors, Writer};
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
-use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredState, TaskIdentity, WriteOptions};
+use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredList, RestoredState, TaskIdentity, WriteOptions};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
 use sluice_engine::state::StateBackend;
@@ -16,7 +16,7 @@ use sluice_engine::task::{Step, Task, TaskDescription, TaskEvent, TaskOptions};
 use sluice_protocol::graph::{Edge, JobGraph};
 use sluice_protocol::message::{Alignment, Barrier};
 use sluice_protocol::metadata::{self, Metadata, RestoreError};
-use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, StateData};
+use sluice_protocol::state::{InFlightHandle, KeyedStateHandle, OperatorSnapshot, OperatorStateHandle, StateData};
 use sluice_protocol::{
     Attempt, CheckpointId, Generation, JobId, OperatorUid, Run, SubtaskId, SubtaskIndex, Timestamp, VertexId, key_group,
 };
@@ -134,6 +134,11 @@ impl Job {
         for handle in snapshot.keyed {
             let StateData::Inline { bytes } = handle.data else { panic!("all state is inline here") };
             restored.keyed.push(RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() });
+        }
+        for OperatorStateHandle { name, redistribution, data, .. } in snapshot.operator {
+            let StateData::Inline { bytes } = data else { panic!("all state is inline here") };
+            let items = serde_json::from_slice(&bytes).expect("it was just written");
+            restored.operator.push(RestoredList { name, redistribution, items });
         }
         let owner = |split: &str| vertex.source.as_ref().map(|(_, source)| source.owner(split, parallelism));
         restored.splits.extend(snapshot.splits.into_iter().filter(|state| owner(&state.split) == Some(subtask.index)));
@@ -288,11 +293,18 @@ fn handles(uid: OperatorUid, subtask: SubtaskIndex, state: OperatorState) -> Ope
         kind: piece.kind,
         data: StateData::Inline { bytes: piece.bytes },
     });
+    let lists = state.operator.into_iter().map(|list| OperatorStateHandle {
+        name: list.name,
+        redistribution: list.redistribution,
+        first: 0,
+        items: list.items.len() as u64,
+        data: StateData::Inline { bytes: serde_json::to_vec(&list.items).expect("it can be written") },
+    });
     OperatorSnapshot {
         uid,
         subtask,
         keyed: keyed.collect(),
-        operator: vec![],
+        operator: lists.collect(),
         splits: state.splits,
         committables: vec![],
     }

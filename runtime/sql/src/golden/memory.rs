@@ -4,7 +4,8 @@
 use super::job::Cut;
 use super::views::{self, View};
 use arrow::array::{
-    ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray, UInt8Array, UInt64Array,
+    ArrayRef, Decimal128Array, Float64Array, Int32Array, RecordBatch, StringArray, TimestampMillisecondArray,
+    UInt8Array, UInt64Array,
 };
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
@@ -14,7 +15,7 @@ use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::RestoredState;
 use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext, SinkFactory};
-use sluice_engine::source::{ProducedKinds, Source, SourceContext, SourceFactory, SourcePoll};
+use sluice_engine::source::{ProducedKinds, Source, SourceContext, SourceFactory, SourcePoll, SplitChange};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError};
 use sluice_protocol::SubtaskIndex;
 use sluice_protocol::state::SplitState;
@@ -197,6 +198,7 @@ fn batch(views: &[&View]) -> RecordBatch {
         ("ms", Arc::new(Int32Array::from_iter(views.iter().map(|view| view.ms)))),
         ("cost", Arc::new(cost.expect("it fits"))),
         ("ratio", Arc::new(Float64Array::from_iter(views.iter().map(|view| view.ratio)))),
+        ("at", Arc::new(TimestampMillisecondArray::from_iter(views.iter().map(|view| view.at)))),
     ];
     let fields = columns.iter().map(|(name, column)| Field::new(*name, column.data_type().clone(), true));
     let schema = Schema::new(fields.collect::<Vec<Field>>());
@@ -244,6 +246,8 @@ impl SourceFactory for Rows {
             rows_read: Arc::clone(&self.rows_read),
             positions: BTreeMap::new(),
             next: 0,
+            polled: String::new(),
+            told: BTreeSet::new(),
         }))
     }
 
@@ -268,6 +272,10 @@ struct RowsReader {
     rows_read: Arc<AtomicUsize>,
     positions: BTreeMap<usize, usize>,
     next: usize,
+    /// The split of the last rows.
+    polled: String,
+    /// Splits of which it was told that they are there, and that they are at their end.
+    told: BTreeSet<(usize, bool)>,
 }
 
 impl Source for RowsReader {
@@ -290,6 +298,7 @@ impl Source for RowsReader {
         let open: Vec<usize> = self.positions.iter().filter(|(s, p)| rest(**s, **p) > 0).map(|(s, _)| *s).collect();
         let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Finished) };
         self.next += 1;
+        self.polled = split.to_string();
         let position = self.positions[&split];
         let rows = rest(split, position).min(max_rows).min(1 + self.next % 40);
         self.positions.insert(split, position + rows);
@@ -307,6 +316,23 @@ impl Source for RowsReader {
             self.schema.fields().iter().map(|field| all.column_by_name(field.name()).expect("declared").clone());
         let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect());
         Ok(SourcePoll::Batch(Batch { rows: rows.map_err(|error| TaskError::BadData(error.to_string()))?, kinds }))
+    }
+
+    fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
+        let mut changes = Vec::new();
+        for (split, position) in &self.positions {
+            if self.told.insert((*split, false)) {
+                changes.push(SplitChange::Added { split: split.to_string(), may_idle: false });
+            }
+            if *position == self.splits[*split].num_rows() && self.told.insert((*split, true)) {
+                changes.push(SplitChange::Finished { split: split.to_string() });
+            }
+        }
+        Some(changes)
+    }
+
+    fn polled_split(&self) -> Option<&str> {
+        Some(&self.polled)
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {

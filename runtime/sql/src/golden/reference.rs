@@ -14,11 +14,12 @@ use crate::functions::Functions;
 use crate::parse;
 use crate::relational::Relational;
 use crate::translate::{Statement, evaluated};
+use crate::window::{self, WindowNode, Windows};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array,
 };
-use arrow::compute::{SortOptions, concat_batches, filter_record_batch, take};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::compute::{SortOptions, cast, concat_batches, filter_record_batch, take};
+use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::row::{RowConverter, SortField};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion_common::{DFSchema, ScalarValue};
@@ -27,6 +28,7 @@ use datafusion_expr::logical_plan::{Aggregate, Distinct, Join, Window};
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, JoinType, LogicalPlan};
+use sluice_engine::window::WindowKind;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -104,7 +106,10 @@ fn evaluate(plan: &LogicalPlan, connectors: &Connectors) -> RecordBatch {
         LogicalPlan::EmptyRelation(empty) => batch(&empty.schema, Vec::new(), usize::from(empty.produce_one_row)),
         LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, &input(&aggregate.input)),
         LogicalPlan::Extension(extension) => {
-            let node = flatten::of_extension(extension).expect("only UNNEST is an extension");
+            if let Some(node) = window::of_extension(extension) {
+                return windowed(plan.schema(), node, &input(&node.input));
+            }
+            let node = flatten::of_extension(extension).expect("UNNEST is the other extension");
             let below = node.input().unwrap();
             let rows = input(below);
             let lists = column(&node.list, below.schema(), &rows);
@@ -298,6 +303,72 @@ fn average(sum: impl Fn(&DataType) -> Option<ScalarValue>, count: i64, result: &
             ScalarValue::Int64(Some(sum / count)).cast_to(result).unwrap()
         }
     })
+}
+
+/// Each row once per window, which are tried one by one.
+fn windowed(schema: &DFSchema, node: &WindowNode, rows: &RecordBatch) -> RecordBatch {
+    let time = node.time.as_ref().expect("the reference has no clock");
+    let times = cast(&column(time, node.input.schema(), rows), &DataType::Int64).unwrap();
+    let times = times.as_primitive::<Int64Type>();
+    let partition: Vec<(String, ArrayRef)> = node
+        .partition
+        .iter()
+        .enumerate()
+        .map(|(index, key)| (index.to_string(), column(key, node.input.schema(), rows)))
+        .collect();
+    let keys = match partition.is_empty() {
+        true => vec![Vec::new(); rows.num_rows()],
+        false => {
+            texts(&RecordBatch::try_from_iter_with_nullable(partition.into_iter().map(|(n, c)| (n, c, true))).unwrap())
+        }
+    };
+    let (mut picks, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    for row in (0..rows.num_rows()).filter(|row| times.is_valid(*row)) {
+        let windows = match &node.windows {
+            Windows::Aligned(kind) => windows_of(kind, times.value(row)),
+            Windows::Session { gap } => {
+                let others = (0..rows.num_rows()).filter(|other| times.is_valid(*other) && keys[*other] == keys[row]);
+                vec![session_of(times.value(row), *gap, others.map(|other| times.value(other)).collect())]
+            }
+        };
+        for (start, end) in windows {
+            picks.push(Some(u32::try_from(row).unwrap()));
+            starts.push(start);
+            ends.push(end);
+        }
+    }
+    let mut columns = picked(rows, &picks);
+    let last: Vec<i64> = ends.iter().map(|end| end - 1).collect();
+    for times in [starts, ends, last] {
+        let at = cast(&Int64Array::from(times), &DataType::Timestamp(TimeUnit::Millisecond, None)).unwrap();
+        columns.push(cast(&at, schema.field(columns.len()).data_type()).unwrap());
+    }
+    batch(schema, columns, picks.len())
+}
+
+fn windows_of(kind: &WindowKind, time: i64) -> Vec<(i64, i64)> {
+    let (every, offset, lengths) = match kind {
+        WindowKind::Tumble { size, offset } => (*size, *offset, vec![*size]),
+        WindowKind::Hop { slide, size, offset } => (*slide, *offset, vec![*size]),
+        WindowKind::Cumulate { step, size, offset } => {
+            (*size, *offset, (1..=size / step).map(|steps| steps * step).collect())
+        }
+        WindowKind::Attached { .. } => panic!("no table function makes these"),
+    };
+    let longest = lengths.iter().copied().max().unwrap();
+    let begins = (time - longest..=time).filter(|begin| (begin - offset) % every == 0);
+    begins
+        .flat_map(|begin| lengths.iter().map(move |length| (begin, begin + length)))
+        .filter(|(begin, end)| *begin <= time && time < *end)
+        .collect()
+}
+
+/// The session of a time among all times of its key.
+fn session_of(time: i64, gap: i64, mut all: Vec<i64>) -> (i64, i64) {
+    all.sort_unstable();
+    let pieces: Vec<&[i64]> = all.chunk_by(|one, next| next - one <= gap).collect();
+    let own = pieces.into_iter().find(|piece| piece.contains(&time)).unwrap();
+    (own[0], own[own.len() - 1] + gap)
 }
 
 fn flattened(schema: &DFSchema, rows: &RecordBatch, lists: &ArrayRef, ordinality: bool, is_outer: bool) -> RecordBatch {

@@ -15,17 +15,20 @@ pub(crate) struct View {
     /// In cents.
     pub(crate) cost: Option<i128>,
     pub(crate) ratio: Option<f64>,
+    /// Milliseconds since 1970, in disorder by less than a second.
+    pub(crate) at: Option<i64>,
 }
 
 /// Random views: few apps and pages, some values missing; ratios are whole so that sums do not depend on order.
 pub(crate) fn generate(seed: u64, rows: usize) -> Vec<View> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let view = |_| View {
+    let view = |row: usize| View {
         app_id: (random.u8(..10) > 0).then(|| format!("app{}", random.u8(..23))),
         url: (random.u8(..5) > 0).then(|| format!("/{}/{}", ["a", "b"][random.usize(..2)], random.u8(..5))),
         ms: (random.u8(..7) > 0).then(|| random.i32(-50..1000)),
         cost: (random.u8(..7) > 0).then(|| random.i128(-1000..100_000)),
         ratio: (random.u8(..7) > 0).then(|| f64::from(random.i16(..))),
+        at: Some(row as i64).filter(|row| row % 31 != 7).map(|row| row * 100 - 20_000 + row * 7919 % 1000),
     };
     (0..rows).map(view).collect()
 }

@@ -8,10 +8,11 @@ use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
 use crate::uid::{Stateful, StatefulKind};
-use arrow::datatypes::FieldRef;
+use arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion_expr::Expr;
 use datafusion_expr::logical_plan::Aggregate;
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
+use sluice_engine::operator::OperatorFactory;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use std::sync::Arc;
 /// The columns that cross the exchange, each once, with the name people know it by; of different columns of one name,
 /// as both sides of a join may have them, the second ends in `#2`.
 #[derive(Default)]
-struct Inputs {
-    outputs: Vec<Output>,
-    texts: Vec<String>,
+pub(super) struct Inputs {
+    pub(super) outputs: Vec<Output>,
+    pub(super) texts: Vec<String>,
 }
 
 impl Inputs {
@@ -51,6 +52,9 @@ impl Translator<'_> {
         node: &Aggregate,
         needs_before: bool,
     ) -> Result<Stream, SqlError> {
+        if let Some(windows) = self.grouped_windows(&stream, node)? {
+            return self.window_aggregate(stream, node, &windows);
+        }
         let stateful = self.next_stateful(StatefulKind::Aggregate)?;
         let mut inputs = Inputs::default();
         let mut keys = Vec::new();
@@ -113,6 +117,7 @@ impl Translator<'_> {
             lineage: (0..columns).map(Lineage::Key).collect(),
             updates,
             times: Times::default(),
+            windows: None,
         })
     }
 
@@ -127,13 +132,25 @@ impl Translator<'_> {
     ) -> Result<Chain, SqlError> {
         let (keys, schema) = (spec.keys.clone(), Arc::clone(&spec.input));
         let factory = GroupAggregateFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;
+        let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
+        self.keyed(below, (keys, schema), info, name, Arc::new(factory))
+    }
+
+    /// A chain that begins with a keyed operator.
+    pub(super) fn keyed(
+        &mut self,
+        below: Chain,
+        (keys, schema): (Vec<usize>, SchemaRef),
+        info: OperatorInfo,
+        name: &str,
+        factory: Arc<dyn OperatorFactory>,
+    ) -> Result<Chain, SqlError> {
         let from = self.close(below)?;
         let (is_global, parallelism) = (keys.is_empty(), self.statement.options.parallelism);
         let chain = Chain::from_edge(from, Partitioning::Hash { keys }, parallelism, schema);
         // Without keys there is one group.
         let mut chain = if is_global { chain.single() } else { chain };
-        let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
-        chain.push(info, name, Arc::new(factory));
+        chain.push(info, name, factory);
         Ok(chain)
     }
 
@@ -147,10 +164,18 @@ impl Translator<'_> {
         let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
         lineage.resize(planned.len(), Lineage::Other);
         let calc = Calc::identity(chain.schema());
-        Ok(Stream { chain, calc, schema: Arc::clone(&node.schema), lineage, updates, times: Times::default() })
+        Ok(Stream {
+            chain,
+            calc,
+            schema: Arc::clone(&node.schema),
+            lineage,
+            updates,
+            times: Times::default(),
+            windows: None,
+        })
     }
 
-    fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
+    pub(super) fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
         let compiled = calc::compile(expression, "", &stream.schema, &stream.calc);
         let output = compiled.map_err(|error| self.statement.planning(&error))?;
         let text = match &output.value {
@@ -163,7 +188,7 @@ impl Translator<'_> {
     }
 
     /// A call by its text without aliases, so that the state's columns do not depend on them.
-    fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
+    pub(super) fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
         let Expr::AggregateFunction(function) = call.clone().unalias() else {
             return Err(self.statement.internal(&format!("not an aggregate call: {call}")));
         };
@@ -198,7 +223,7 @@ impl Translator<'_> {
     }
 
     /// Cuts a stream down to these columns and makes what is pending an operator.
-    fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Result<Stream, SqlError> {
+    pub(super) fn only(&mut self, mut stream: Stream, outputs: Vec<Output>) -> Result<Stream, SqlError> {
         if outputs.is_empty() && stream.calc.keeps_columns() {
             // COUNT(*) without keys needs no column, but rows need one to be counted by.
             stream.calc.outputs.clear();

@@ -85,7 +85,15 @@ impl Translator<'_> {
         let mut chain = Chain::from_two(inputs, self.statement.options.parallelism, output);
         let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
         chain.push(info, "Join", Arc::new(factory));
-        Ok(Stream { chain, calc, schema: Arc::clone(&join.schema), lineage, updates, times: Times::default() })
+        Ok(Stream {
+            chain,
+            calc,
+            schema: Arc::clone(&join.schema),
+            lineage,
+            updates,
+            times: Times::default(),
+            windows: None,
+        })
     }
 
     /// The pairs that must be equal, and what else must hold.

@@ -63,7 +63,8 @@ impl Translator<'_> {
         let mut calc = Calc::identity(chain.schema());
         let number = calc.outputs.len() - usize::from(node.has_number);
         calc.outputs.drain(columns..number);
-        Ok(Stream { chain, calc, schema: Arc::clone(node.schema()), lineage, updates, times: Times::default() })
+        let (schema, times) = (Arc::clone(node.schema()), Times::default());
+        Ok(Stream { chain, calc, schema, lineage, updates, times, windows: None })
     }
 }
 
@@ -110,8 +111,8 @@ impl Translator<'_> {
             lineage.push(Lineage::Constant);
         }
         // A row that comes out comes at once, before any watermark behind it.
-        let times = stream.times;
-        Ok(Stream { chain, calc, schema: Arc::clone(node.schema()), lineage, updates: None, times })
+        let (times, windows) = (stream.times, stream.windows);
+        Ok(Stream { chain, calc, schema: Arc::clone(node.schema()), lineage, updates: None, times, windows })
     }
 }
 

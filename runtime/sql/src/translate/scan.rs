@@ -85,7 +85,7 @@ impl Translator<'_> {
         }
         let (lineage, updates) = changes(table, &wanted, kinds);
         let times = Times::of_source(rowtime.and_then(|time| time.value_over(chain.schema())));
-        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates, times })
+        Ok(Stream { chain, calc, schema: Arc::clone(&scan.projected_schema), lineage, updates, times, windows: None })
     }
 
     /// The vertex of a table that is read in several places.

@@ -55,6 +55,7 @@ impl Translator<'_> {
             lineage: vec![Lineage::Other; schema.fields().len()],
             updates: updates.map(|updates| Updates { keys: None, ..updates }),
             times,
+            windows: None,
         })
     }
 

@@ -47,7 +47,8 @@ impl Translator<'_> {
         let mut calc = Calc::identity(&made);
         calc.outputs.truncate(schema.fields().len());
         let lineage = vec![Lineage::Other; schema.fields().len()];
-        Ok(Stream { chain, calc, schema: Arc::clone(schema), lineage, updates: None, times: Times::default() })
+        let (schema, times) = (Arc::clone(schema), Times::default());
+        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows: None })
     }
 }
 

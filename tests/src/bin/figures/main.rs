@@ -17,6 +17,7 @@ mod parquet_sink;
 mod recovery;
 mod start;
 mod state;
+mod windows;
 
 use sluice_tests::harness::measure::{Figure, print_wanted};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ const FIGURES: &[Figure] = &[
     ),
     (&["filter_project_rows_per_core"], filter_project::print),
     (&["join_rows_per_core"], join::print),
+    (&["hop_rows_per_core", "hop_tumble_ratio"], windows::print_slices),
+    (&["session_rows_per_core"], windows::print_sessions),
     (&["kafka_json_rows_per_core"], kafka_json::print),
     (&["exactly_once_ratio"], exactly_once::print_ratio),
     (&["visible_after_interval_p99_ms", "kill_to_committed_seconds"], exactly_once::print_visible),

@@ -1,0 +1,157 @@
+//! How far each key group of a subtask has come: its watermark, and the windows that have fired (W1, B4).
+//!
+//! All key groups of a subtask have come equally far, but after a restore that put those of several subtasks together, and
+//! while windows fire, which happens one key group after the other.
+
+use crate::error::TaskError;
+use crate::event_time::KeyGroupWatermarks;
+use crate::operator::{ListPiece, OperatorContext, RestoredState};
+use crate::state::list::ListState;
+use serde::{Deserialize, Serialize};
+use sluice_protocol::KeyGroup;
+
+/// The name of the state within the operator.
+const STATE_NAME: &str = "fired";
+
+/// How far a key group has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Its watermark.
+    pub(super) watermark: i64,
+    /// All windows that end so or before have fired.
+    pub(super) fired: i64,
+}
+
+/// A range of key groups of which the same windows have fired, as stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored {
+    start: u16,
+    end: u16,
+    /// Of how many.
+    max_parallelism: u16,
+    fired: i64,
+}
+
+/// How far the key groups of a subtask have come.
+#[derive(Debug, Default)]
+pub(super) struct GroupProgress {
+    /// The first key group.
+    first: u16,
+    max_parallelism: u16,
+    watermarks: KeyGroupWatermarks,
+    fired: Vec<i64>,
+    /// As it was before all inputs ended: where a job goes on behind that, they have not, and its windows fire again.
+    before_end: Option<Vec<i64>>,
+    list: Option<ListState<Stored>>,
+}
+
+impl GroupProgress {
+    /// Whether a list of the operator's state is its.
+    pub(super) fn is_own(list: &str) -> bool {
+        list == STATE_NAME || list == KeyGroupWatermarks::STATE
+    }
+
+    /// From the stored ranges of all subtasks: of what they say of a key group the least.
+    pub(super) fn open(context: &OperatorContext, state: &RestoredState) -> Result<Self, TaskError> {
+        let list: ListState<Stored> = ListState::union(STATE_NAME, context, state)?;
+        let (range, max_parallelism) = (context.key_groups, context.max_parallelism);
+        // A key group is a range of hashes, also where their number was another one.
+        let overlaps = |group: u16, stored: &Stored| {
+            let (new, old) = (u32::from(max_parallelism), u32::from(stored.max_parallelism));
+            let (start, end) = (u32::from(group) * old, (u32::from(group) + 1) * old);
+            start < u32::from(stored.end) * new && u32::from(stored.start) * new < end
+        };
+        let of_group = |group: u16| {
+            let all = list.get().iter().filter(|stored| overlaps(group, stored));
+            all.map(|stored| stored.fired).min().unwrap_or(i64::MIN)
+        };
+        let fired = (range.start..range.end).map(of_group).collect();
+        let watermarks = KeyGroupWatermarks::open(context, state)?;
+        Ok(Self { first: range.start, max_parallelism, watermarks, fired, before_end: None, list: Some(list) })
+    }
+
+    /// The watermark has come to this; those that were further stay there.
+    pub(super) fn raise(&mut self, watermark: i64) {
+        if watermark == i64::MAX && self.before_end.is_none() {
+            self.before_end = Some(self.fired.clone());
+        }
+        self.watermarks.advance(watermark);
+    }
+
+    /// The least watermark.
+    pub(super) const fn watermark(&self) -> i64 {
+        self.watermarks.current()
+    }
+
+    /// The watermark of all, when it is one.
+    pub(super) const fn uniform(&self) -> Option<i64> {
+        self.watermarks.uniform()
+    }
+
+    /// Number of key groups of the job.
+    pub(super) const fn max_parallelism(&self) -> u16 {
+        self.max_parallelism
+    }
+
+    /// The watermark of a key group.
+    pub(super) fn watermark_of(&self, group: KeyGroup) -> i64 {
+        self.watermarks.of(group)
+    }
+
+    /// All key groups, but of neighbours that have come equally far one.
+    pub(super) fn distinct(&self) -> impl Iterator<Item = Progress> + '_ {
+        let mut last = None;
+        (0..self.fired.len()).filter_map(move |position| {
+            let (_, progress) = self.nth(position)?;
+            (last.replace(progress) != Some(progress)).then_some(progress)
+        })
+    }
+
+    /// The key group at this position; `None` behind the last.
+    pub(super) fn nth(&self, position: usize) -> Option<(KeyGroup, Progress)> {
+        let fired = *self.fired.get(position)?;
+        let group = KeyGroup(self.first + u16::try_from(position).ok()?);
+        Some((group, Progress { watermark: self.watermarks.of(group), fired }))
+    }
+
+    /// The windows of a key group that end so have fired.
+    pub(super) fn fired(&mut self, position: usize, end: i64) {
+        if let Some(fired) = self.fired.get_mut(position) {
+            *fired = (*fired).max(end);
+        }
+    }
+
+    /// All that is due has fired.
+    pub(super) fn all_fired(&mut self) {
+        for (group, fired) in (self.first..).zip(&mut self.fired) {
+            *fired = (*fired).max(self.watermarks.of(KeyGroup(group)).saturating_add(1));
+        }
+    }
+
+    /// Windows that end so or before have fired in all key groups.
+    pub(super) fn least_fired(&self) -> i64 {
+        self.fired.iter().copied().min().unwrap_or(i64::MAX)
+    }
+
+    /// What a checkpoint stores; `is_empty`: no window is open.
+    pub(super) fn snapshot(&mut self, is_empty: bool) -> Result<Vec<ListPiece>, TaskError> {
+        // While the last windows fire, those that have must not do so again.
+        let fired = self.before_end.as_ref().filter(|_| is_empty).unwrap_or(&self.fired);
+        let mut stored: Vec<Stored> = Vec::new();
+        for (group, fired) in (self.first..).zip(fired.iter().copied()) {
+            match stored.last_mut().filter(|last| last.fired == fired) {
+                Some(last) => last.end = group + 1,
+                None => {
+                    let max_parallelism = self.max_parallelism;
+                    stored.push(Stored { start: group, end: group + 1, max_parallelism, fired });
+                }
+            }
+        }
+        let Some(list) = &mut self.list else {
+            return Err(TaskError::Internal("a window was frozen before it was opened".to_owned()));
+        };
+        list.update(stored);
+        Ok(vec![list.snapshot()?, self.watermarks.snapshot()?])
+    }
+}

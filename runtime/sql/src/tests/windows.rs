@@ -1,0 +1,233 @@
+//! Window table functions: how they are written, what they become, and what is refused.
+
+use super::{mistake, plan_text};
+use crate::{SqlErrorKind, explain};
+
+const EVENTS: &str = "\
+CREATE TABLE events (
+  k STRING, v INT, ts TIMESTAMP(3), other TIMESTAMP(3), p AS PROCTIME(), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+) WITH ('connector' = 'source');
+CREATE TABLE counts (s TIMESTAMP(3), e TIMESTAMP(3), k STRING, n BIGINT) WITH ('connector' = 'insert-only');
+CREATE TABLE spans (s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT) WITH ('connector' = 'insert-only');
+CREATE TABLE bykey (s TIMESTAMP(3), k STRING, n BIGINT, PRIMARY KEY (s, k) NOT ENFORCED) WITH ('connector' = 'upsert');
+";
+
+fn plan(statement: &str) -> String {
+    let program = plan_text(&format!("{EVENTS}{statement}")).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    explain(&program)
+}
+
+fn counted(function: &str) -> String {
+    plan(&format!(
+        "INSERT INTO counts SELECT window_start, window_end, k, COUNT(*) FROM {function} WHERE v > 3 GROUP BY k, \
+         window_start, window_end HAVING COUNT(*) > 1"
+    ))
+}
+
+fn refusal(kind: SqlErrorKind, marked: &str) -> String {
+    let text = format!("{EVENTS}{marked}").replace('«', "");
+    let error = match plan_text(&text) {
+        Ok(program) => panic!("planned: {text}\n{}", explain(&program)),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind, kind, "{error}");
+    if let Some((before, _)) = marked.split_once('«') {
+        let line = EVENTS.lines().count() + before.lines().count();
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        assert_eq!((error.line, error.column), (line as u64, column as u64), "{error}");
+    }
+    error.message
+}
+
+#[test]
+fn all_ways_to_write_a_window_are_one() {
+    let one = counted("TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '10' SECOND))");
+    assert!(one.contains("WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[k], select=[k, COUNT(*)])"), "{one}");
+    assert!(one.contains("counts.window-aggregate(TUMBLE(10000 ms),k)"), "{one}");
+    for other in [
+        "TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '10' SECONDS)",
+        "TABLE ( tumble ( TABLE `events` , DESCRIPTOR(`ts`), INTERVAL '10.0' SECOND ) )",
+        "TABLE(TUMBLE(DATA => TABLE events, TIMECOL => DESCRIPTOR(ts), SIZE => INTERVAL '10' SECOND))",
+        "TABLE(TUMBLE(SIZE => INTERVAL '10' SECOND, TIMECOL => DESCRIPTOR(ts), DATA => TABLE events)) AS t",
+        "TABLE(TUMBLE((SELECT * FROM events), DESCRIPTOR(ts), INTERVAL '10000' MILLISECOND, INTERVAL '0' SECOND))",
+    ] {
+        assert_eq!(counted(other), one, "{other}");
+    }
+    let hop = counted(
+        "TABLE(HOP(TABLE events, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '1' MINUTE, INTERVAL '-1' SECOND))",
+    );
+    assert!(hop.contains("window=[HOP(5000 ms, 60000 ms, offset -1000 ms)]"), "{hop}");
+    let named = "HOP(DATA => TABLE events, TIMECOL => DESCRIPTOR(ts), SIZE => INTERVAL '1' MINUTE, SLIDE => INTERVAL '5' SECOND, OFFSET => - INTERVAL '1' SECOND)";
+    assert_eq!(counted(named), hop);
+    let cumulate = counted("CUMULATE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' HOUR, INTERVAL '1' DAY)");
+    assert!(cumulate.contains("window=[CUMULATE(3600000 ms, 86400000 ms)]"), "{cumulate}");
+}
+
+#[test]
+fn windows_over_views_with_and_derived_tables() {
+    let hop = "TABLE(HOP(TABLE v, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '10' SECOND))";
+    let view = plan(&format!(
+        "CREATE VIEW v AS SELECT UPPER(k) AS k, v, ts FROM events WHERE v > 1; \
+         INSERT INTO spans SELECT t.window_start, t.window_end, MAX(v) FROM {hop} t GROUP BY window_start, window_end"
+    ));
+    assert!(view.contains("window=[HOP(5000 ms, 10000 ms)], select=[MAX(v)]"), "{view}");
+    assert!(view.contains("spans.window-aggregate(HOP(5000 ms, 10000 ms))"), "{view}");
+    let with = plan(&format!(
+        "INSERT INTO spans WITH v AS (SELECT k, ts FROM events), w AS (SELECT window_start AS a, window_end AS b, \
+         COUNT(*) AS n FROM {hop} GROUP BY window_start, window_end) SELECT a, b, n FROM w"
+    ));
+    assert!(with.contains("WindowAggregate(window=[HOP(5000 ms, 10000 ms)], select=[COUNT(*)])"), "{with}");
+}
+
+#[test]
+fn windows_of_windows() {
+    let ten = "TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '10' SECOND))";
+    // By window_time, into longer windows.
+    let longer = plan(&format!(
+        "CREATE VIEW tens AS SELECT k, window_time AS rowtime, COUNT(*) AS n FROM {ten} GROUP BY k, window_start, window_end, \
+         window_time; INSERT INTO counts SELECT window_start, window_end, k, SUM(n) FROM \
+         TABLE(TUMBLE(TABLE tens, DESCRIPTOR(rowtime), INTERVAL '1' MINUTE)) GROUP BY window_start, window_end, k"
+    ));
+    assert!(
+        longer.contains("counts.window-aggregate(TUMBLE(10000 ms),k).window-aggregate(TUMBLE(60000 ms),k)"),
+        "{longer}"
+    );
+    // Of the same windows, again.
+    let again = plan(&format!(
+        "INSERT INTO spans SELECT window_start, window_end, MAX(n) FROM (SELECT window_start, window_end, k, COUNT(*) AS n \
+         FROM {ten} GROUP BY window_start, window_end, k) t GROUP BY window_start, window_end"
+    ));
+    assert!(again.contains("WindowAggregate(window=[WINDOW(of the rows)], select=[MAX(n)])"), "{again}");
+    assert!(again.contains("spans.window-aggregate(TUMBLE(10000 ms),k).window-aggregate()"), "{again}");
+}
+
+#[test]
+fn rows_of_windows_without_or_with_another_aggregation() {
+    let ten = "TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '10' SECOND))";
+    let rows = plan(&format!("INSERT INTO counts SELECT window_start, window_end, k, v FROM {ten}"));
+    assert!(rows.contains("WindowTableFunction(window=[TUMBLE(10000 ms)])"), "{rows}");
+    assert!(!rows.contains("Aggregate"), "{rows}");
+    // A filter that looks at the window, and a key computed from it, need the rows.
+    let filtered = plan(&format!(
+        "INSERT INTO spans SELECT window_start, window_end, COUNT(*) FROM {ten} WHERE window_end > TIMESTAMP '2024-01-01 \
+         00:00:00' GROUP BY window_start, window_end"
+    ));
+    assert!(filtered.contains("WindowAggregate(window=[WINDOW(of the rows)], select=[COUNT(*)])"), "{filtered}");
+    // By the start alone it is an aggregation whose groups change, as in Flink.
+    let updating =
+        plan(&format!("INSERT INTO bykey SELECT window_start, k, COUNT(*) FROM {ten} GROUP BY window_start, k"));
+    assert!(updating.contains("GroupAggregate("), "{updating}");
+}
+
+#[test]
+fn sessions_belong_to_the_keys_they_are_partitioned_by() {
+    let session = counted("TABLE(SESSION(TABLE events PARTITION BY (k), DESCRIPTOR(ts), INTERVAL '1' MINUTE))");
+    assert!(
+        session.contains("WindowAggregate(window=[SESSION(60000 ms)], groupBy=[k], select=[k, COUNT(*)])"),
+        "{session}"
+    );
+    assert!(session.contains("counts.window-aggregate(SESSION(60000 ms),k)"), "{session}");
+    assert_eq!(counted("SESSION(TABLE events PARTITION BY k, DESCRIPTOR(ts), INTERVAL '60' SECOND)"), session);
+    assert_eq!(
+        counted("SESSION(DATA => TABLE events PARTITION BY k, TIMECOL => DESCRIPTOR(ts), GAP => INTERVAL '60' SECOND)"),
+        session
+    );
+    let whole = "TABLE(SESSION(TABLE events, DESCRIPTOR(ts), INTERVAL '1' MINUTE))";
+    let of_all = plan(&format!(
+        "INSERT INTO spans SELECT window_start, window_end, COUNT(*) FROM {whole} GROUP BY window_start, window_end"
+    ));
+    assert!(of_all.contains("window=[SESSION(60000 ms)], select=[COUNT(*)]"), "{of_all}");
+    let other = refusal(
+        SqlErrorKind::Invalid,
+        &format!(
+            "INSERT INTO counts SELECT window_start, window_end, k, COUNT(*) FROM {whole} GROUP BY window_start, window_end, k"
+        ),
+    );
+    assert!(other.contains("just the columns of its PARTITION BY"), "{other}");
+    let rows = refusal(
+        SqlErrorKind::Unsupported,
+        &format!("INSERT INTO counts SELECT window_start, window_end, k, v FROM {whole}"),
+    );
+    assert!(rows.starts_with("SESSION without an aggregation"), "{rows}");
+}
+
+#[test]
+fn windows_by_the_clock() {
+    let clock = counted("TABLE(TUMBLE(TABLE events, DESCRIPTOR(p), INTERVAL '10' SECOND))");
+    assert!(clock.contains("WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[k], select=[k, COUNT(*)])"), "{clock}");
+    let read = refusal(SqlErrorKind::Type, "INSERT INTO counts SELECT p, ts, k, 1 FROM events");
+    assert!(read.contains("PROCTIME()") || read.contains("is TIMESTAMP"), "{read}");
+}
+
+#[test]
+fn what_is_wrong_with_a_window() {
+    use SqlErrorKind::{Invalid, Syntax, Unsupported};
+    let of = |function: &str| {
+        format!(
+            "INSERT INTO spans SELECT window_start, window_end, COUNT(*) FROM {function} GROUP BY window_start, window_end"
+        )
+    };
+    let cases = [
+        (
+            Invalid,
+            "TABLE(«HOP(TABLE events, DESCRIPTOR(ts), INTERVAL '4' SECOND, INTERVAL '10' SECOND))",
+            "the size of HOP (10000 ms) must be a multiple of its slide (4000 ms)",
+        ),
+        (
+            Invalid,
+            "TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL «'1' MONTH))",
+            "TUMBLE takes constant intervals",
+        ),
+        (
+            Invalid,
+            "TABLE(«TUMBLE(TABLE events, DESCRIPTOR(ts)))",
+            "TUMBLE needs SIZE: TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND [, offset])",
+        ),
+        (
+            Invalid,
+            "TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), «GAP => INTERVAL '1' DAY))",
+            "TUMBLE has no parameter GAP: it has DATA, TIMECOL, SIZE, OFFSET",
+        ),
+        (
+            Syntax,
+            "TABLE(TUMBLE(TABLE events, «ts, INTERVAL '1' DAY))",
+            "TUMBLE takes its time column as DESCRIPTOR(column)",
+        ),
+        (Unsupported, "TABLE(«EXPLODE(TABLE events))", "EXPLODE (a table function) is not supported yet"),
+        (
+            Unsupported,
+            "TABLE(TUMBLE(TABLE events «PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY))",
+            "PARTITION BY in TUMBLE",
+        ),
+        (
+            SqlErrorKind::UnknownTable,
+            "TABLE(TUMBLE(TABLE «event, DESCRIPTOR(ts), INTERVAL '1' DAY))",
+            "table 'event' does not exist; did you mean 'events'?",
+        ),
+        (SqlErrorKind::UnknownColumn, "TABLE(TUMBLE(TABLE events, DESCRIPTOR(«tss), INTERVAL '1' DAY))", "tss"),
+    ];
+    for (kind, function, message) in cases {
+        let found = refusal(kind, &of(function));
+        assert!(found.contains(message), "{function}: {found}");
+    }
+    let time = refusal(Invalid, &of("TABLE(TUMBLE(TABLE events, DESCRIPTOR(other), INTERVAL '1' DAY))"));
+    assert!(time.starts_with("column 'other' in DESCRIPTOR is no time attribute"), "{time}");
+    let computed = "CREATE VIEW c AS SELECT ts + INTERVAL '1' DAY AS ts FROM events; ";
+    let time = refusal(Invalid, &format!("{computed}{}", of("TUMBLE(TABLE c, DESCRIPTOR(ts), INTERVAL '1' DAY)")));
+    assert!(time.starts_with("column 'ts' in DESCRIPTOR is no time attribute"), "{time}");
+    let changes = refusal(
+        Invalid,
+        "CREATE VIEW c AS SELECT MAX(ts) AS ts, k FROM events GROUP BY k; INSERT INTO spans SELECT window_start, window_end, \
+         COUNT(*) FROM TABLE(TUMBLE(TABLE c, DESCRIPTOR(ts), INTERVAL '1' DAY)) GROUP BY window_start, window_end",
+    );
+    assert!(changes.contains("a window table function takes new rows only"), "{changes}");
+    let text = refusal(
+        Invalid,
+        "INSERT INTO spans SELECT window_start, window_end, COUNT(DISTINCT k) FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), \
+         INTERVAL '1' DAY)) GROUP BY window_start, window_end",
+    );
+    assert!(text.contains("'COUNT(DISTINCT k)' is not supported in a window yet"), "{text}");
+    let grouping =
+        mistake("INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id, TUMBLE(ts, INTERVAL '1' DAY)");
+    assert!(grouping.message.contains("TUMBLE"), "{grouping}");
+}

@@ -1,0 +1,329 @@
+//! Window table functions and aggregations by window.
+//!
+//! Where rows are aggregated by the windows of a table function right below, that function makes no rows: its columns hold
+//! the time of the row, and the aggregation puts it into its slice. Everywhere else it makes a row per window, whose columns
+//! say the window, and an aggregation goes by them.
+
+use super::aggregate::Inputs;
+use super::time::{TimeAttribute, Times};
+use super::{Lineage, Stream, Translator};
+use crate::calc::{self, Calc, Output, Value};
+use crate::error::SqlError;
+use crate::uid::StatefulKind;
+use crate::window::{WindowNode, Windows};
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use datafusion_common::ScalarValue;
+use datafusion_expr::logical_plan::Aggregate;
+use datafusion_expr::{Expr, UserDefinedLogicalNodeCore, cast};
+use sluice_engine::aggregate::AggregateCall;
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::OperatorFactory;
+use sluice_engine::window::{
+    RowTime, SessionAggregateFactory, SessionAggregateSpec, WindowAggregateFactory, WindowAggregateSpec, WindowKind,
+    WindowTableFunctionFactory,
+};
+use sluice_protocol::graph::{OperatorInfo, OperatorKind};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Which columns of a stream say the window of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WindowColumns {
+    /// The position of `window_start`.
+    pub(crate) start: usize,
+    /// The position of `window_end`.
+    pub(crate) end: usize,
+    /// The position of `window_time`, where it is left.
+    pub(crate) time: Option<usize>,
+    /// Windows that are still to be made by an aggregation: `start` holds the time of the row.
+    slices: Option<Slices>,
+}
+
+/// Windows that an aggregation makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Slices {
+    windows: Windows,
+    /// By the clock, not by the time of the row.
+    by_clock: bool,
+    /// Of sessions: the columns that a session belongs to.
+    partition: Vec<usize>,
+}
+
+impl WindowColumns {
+    /// Behind a projection that keeps start and end.
+    pub(super) fn through(&self, outputs: &[Output]) -> Option<Self> {
+        let place = |wanted: usize| {
+            outputs.iter().position(|output| matches!(output.value, Value::Column(column) if column == wanted))
+        };
+        let (start, end) = (place(self.start)?, place(self.end)?);
+        let slices = self.slices.as_ref().map(|slices| {
+            // A column that is gone is none of the keys, which is found out there.
+            let partition = slices.partition.iter().map(|column| place(*column).unwrap_or(usize::MAX)).collect();
+            Slices { partition, ..slices.clone() }
+        });
+        Some(Self { start, end, time: self.time.and_then(place), slices })
+    }
+}
+
+/// The windows of an aggregation, and which of its keys say them.
+pub(super) struct GroupedWindows {
+    columns: WindowColumns,
+    /// Of each key the column of the stream that it is.
+    keys: Vec<Option<usize>>,
+    start: usize,
+    end: usize,
+    time: Option<usize>,
+}
+
+impl GroupedWindows {
+    fn is_window(&self, key: usize) -> bool {
+        key == self.start || key == self.end || Some(key) == self.time
+    }
+
+    /// Whether the keys beside the window are just these columns.
+    fn are_keys(&self, columns: &[usize]) -> bool {
+        let keys = self.keys.iter().enumerate().filter(|(key, _)| !self.is_window(*key));
+        let keys: Option<BTreeSet<usize>> = keys.map(|(_, column)| *column).collect();
+        keys == Some(columns.iter().copied().collect())
+    }
+}
+
+impl Translator<'_> {
+    /// A window table function.
+    pub(super) fn window(&mut self, node: &WindowNode) -> Result<Stream, SqlError> {
+        let by_slice = std::mem::take(&mut self.counts_by_slice);
+        let stream = self.stream(&node.input, true)?;
+        if let Some(updates) = &stream.updates {
+            let message = format!(
+                "a window table function takes new rows only, but those of {} change later: put the window below it",
+                updates.node
+            );
+            return Err(self.statement.invalid(&message));
+        }
+        self.check_time(&stream, node)?;
+        match &node.windows {
+            _ if by_slice => self.window_by_slice(stream, node),
+            Windows::Aligned(kind) => self.window_rows(stream, node, kind),
+            Windows::Session { .. } => Err(self
+                .statement
+                .unsupported("SESSION without an aggregation by window_start, window_end and its keys")),
+        }
+    }
+
+    /// DESCRIPTOR names a time of which watermarks speak, or the clock.
+    fn check_time(&self, stream: &Stream, node: &WindowNode) -> Result<(), SqlError> {
+        let Some(Expr::Column(time)) = &node.time else { return Ok(()) };
+        let index = stream.schema.maybe_index_of_column(time);
+        if index.and_then(|index| stream.time_attribute(index)).is_some() {
+            return Ok(());
+        }
+        let name = time.name();
+        let message = format!(
+            "column '{name}' in DESCRIPTOR is no time attribute: it must be the column of a WATERMARK FOR {name} AS {name} - \
+             INTERVAL '5' SECOND, handed on as it is, the window_time of a window, or PROCTIME()"
+        );
+        Err(self.statement.invalid(&message))
+    }
+
+    /// The columns of the window hold the time of the row.
+    fn window_by_slice(&mut self, stream: Stream, node: &WindowNode) -> Result<Stream, SqlError> {
+        let planning = |error| self.statement.planning(&error);
+        let columns = stream.schema.fields().len();
+        let schema = UserDefinedLogicalNodeCore::schema(node);
+        let mut outputs: Vec<Output> = (0..columns)
+            .map(|index| Output {
+                field: Arc::clone(stream.schema.field(index)),
+                value: Value::Column(index),
+                not_null: None,
+            })
+            .collect();
+        for field in schema.fields().iter().skip(columns) {
+            let time = match &node.time {
+                Some(time) => cast(time.clone(), field.data_type().clone()),
+                None => Expr::Literal(ScalarValue::try_from(field.data_type()).map_err(planning)?, None),
+            };
+            let output = calc::compile(&time, field.name(), &stream.schema, &stream.calc).map_err(planning)?;
+            outputs.push(output);
+        }
+        let place = |key: &Expr| match key {
+            Expr::Column(column) => stream.schema.maybe_index_of_column(column).unwrap_or(usize::MAX),
+            _ => usize::MAX,
+        };
+        let partition = node.partition.iter().map(place).collect();
+        let slices = Some(Slices { windows: node.windows.clone(), by_clock: node.time.is_none(), partition });
+        let mut stream = self.project(stream, outputs)?;
+        stream.schema = Arc::clone(schema);
+        stream.windows = Some(WindowColumns { start: columns, end: columns + 1, time: Some(columns + 2), slices });
+        Ok(stream)
+    }
+
+    /// A row for each window.
+    fn window_rows(&mut self, mut stream: Stream, node: &WindowNode, kind: &WindowKind) -> Result<Stream, SqlError> {
+        let Some(time) = &node.time else {
+            return Err(self
+                .statement
+                .unsupported("a window by PROCTIME() without an aggregation by window_start and window_end"));
+        };
+        stream.calc.keep_one();
+        let stream = self.fuse(stream);
+        let time = calc::compile(time, "", &stream.schema, &stream.calc);
+        let time = time.map_err(|error| self.statement.planning(&error))?;
+        let Value::Column(time) = time.value else {
+            return Err(self.statement.internal("the time of a window is no column"));
+        };
+        let schema = UserDefinedLogicalNodeCore::schema(node);
+        let before = 0..stream.chain.schema().fields().len();
+        let own = [None, None, Some(TimeAttribute::Rowtime)];
+        let times = Times::of(before.map(|column| stream.time_attribute(column)).chain(own).collect());
+        let mut chain = stream.chain;
+        let factory = WindowTableFunctionFactory::new(chain.schema(), kind.clone(), time);
+        let factory = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
+        self.calcs += 1;
+        let description = format!("WindowTableFunction(window=[{kind}])");
+        let info = OperatorInfo { uid: self.uids.window(self.calcs), kind: OperatorKind::Stateless, description };
+        chain.push(info, "WindowTableFunction", Arc::new(factory));
+        let columns = schema.fields().len();
+        let mut calc = Calc::identity(chain.schema());
+        // The chain may carry a column more than the plan knows, where the plan needs none.
+        let more = calc.outputs.len() - columns;
+        calc.outputs.drain(columns - 3..columns - 3 + more);
+        let windows = WindowColumns { start: columns - 3, end: columns - 2, time: Some(columns - 1), slices: None };
+        let (schema, lineage) = (Arc::clone(schema), vec![Lineage::Other; columns]);
+        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows: Some(windows) })
+    }
+
+    /// The windows that an aggregation groups by: both their start and their end are among its keys.
+    pub(super) fn grouped_windows(
+        &self,
+        stream: &Stream,
+        node: &Aggregate,
+    ) -> Result<Option<GroupedWindows>, SqlError> {
+        let Some(columns) = &stream.windows else { return Ok(None) };
+        let mut keys = Vec::new();
+        for key in &node.group_expr {
+            let output = calc::compile(key, "", &stream.schema, &stream.calc);
+            let output = output.map_err(|error| self.statement.planning(&error))?;
+            keys.push(match output.value {
+                Value::Column(index) => Some(index),
+                Value::Computed(_) => None,
+            });
+        }
+        let place = |column: usize| keys.iter().position(|key| *key == Some(column));
+        let (Some(start), Some(end)) = (place(columns.start), place(columns.end)) else { return Ok(None) };
+        let time = columns.time.and_then(place);
+        Ok(Some(GroupedWindows { columns: columns.clone(), keys, start, end, time }))
+    }
+
+    /// GROUP BY window_start, window_end and other keys.
+    pub(super) fn window_aggregate(
+        &mut self,
+        stream: Stream,
+        node: &Aggregate,
+        windows: &GroupedWindows,
+    ) -> Result<Stream, SqlError> {
+        let stateful = self.next_stateful(StatefulKind::Aggregate)?;
+        if let Some(updates) = &stream.updates {
+            let message =
+                format!("an aggregation by windows takes new rows only, but those of {} change later", updates.node);
+            return Err(self.statement.invalid(&message));
+        }
+        let (mut inputs, mut keys, mut calls) = (Inputs::default(), Vec::new(), Vec::new());
+        for (_, key) in node.group_expr.iter().enumerate().filter(|(index, _)| !windows.is_window(*index)) {
+            keys.push(self.input(&mut inputs, &stream, key)?);
+        }
+        for call in &node.aggr_expr {
+            calls.push(self.call(&mut inputs, &stream, call)?);
+        }
+        let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
+        let start = self.input(&mut inputs, &stream, &node.group_expr[windows.start])?;
+        let by_clock = windows.columns.slices.as_ref().is_some_and(|slices| slices.by_clock);
+        let (made, time) = match &windows.columns.slices {
+            Some(slices) => {
+                if let Windows::Session { .. } = slices.windows
+                    && !windows.are_keys(&slices.partition)
+                {
+                    let message = "an aggregation over SESSION must group by window_start, window_end and just the columns of \
+                                   its PARTITION BY: SESSION(TABLE t PARTITION BY (k), …) … GROUP BY window_start, window_end, k";
+                    return Err(self.statement.invalid(message));
+                }
+                let time = if slices.by_clock { RowTime::Processing } else { RowTime::Column(start) };
+                (slices.windows.clone(), time)
+            }
+            None => {
+                let end = self.input(&mut inputs, &stream, &node.group_expr[windows.end])?;
+                (Windows::Aligned(WindowKind::Attached { start, end }), RowTime::Column(start))
+            }
+        };
+        let at = DataType::Timestamp(TimeUnit::Millisecond, None);
+        let window_time = windows.time.map_or(at, |index| node.schema.field(index).data_type().clone());
+        let description = describe(&made, &key_names, &calls);
+        let stream = self.only(stream, inputs.outputs)?;
+        let (input, call_count) = (Arc::clone(stream.chain.schema()), calls.len());
+        let names = key_names.clone();
+        let factory = operator(made, (Arc::clone(&input), keys.clone(), key_names, calls), time, window_time);
+        let factory = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
+        let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
+        let name = format!("WindowAggregate[{}]", names.join(", "));
+        let chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
+        let first = names.len() + call_count;
+        let (mut places, mut next_key) = (Vec::new(), 0);
+        for key in 0..node.group_expr.len() {
+            places.push(match key {
+                key if key == windows.start => first,
+                key if key == windows.end => first + 1,
+                key if Some(key) == windows.time => first + 2,
+                _ => {
+                    next_key += 1;
+                    next_key - 1
+                }
+            });
+        }
+        places.extend(names.len()..first);
+        let mut calc = Calc::identity(chain.schema());
+        calc.outputs = places.iter().map(|place| calc.outputs[*place].clone()).collect();
+        let made = calc.schema();
+        let planned = node.schema.fields();
+        if made.fields().len() != planned.len()
+            || made.fields().iter().zip(planned).any(|(made, planned)| made.data_type() != planned.data_type())
+        {
+            return Err(self.statement.internal(&format!("an aggregation gives other columns than planned: {made:?}")));
+        }
+        let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
+        lineage.resize(planned.len(), Lineage::Other);
+        let (start, end, time) = (windows.start, windows.end, windows.time);
+        let windows = WindowColumns { start, end, time, slices: None };
+        let mut times = vec![None; first + 2];
+        times.push(Some(TimeAttribute::Rowtime).filter(|_| !by_clock));
+        let (times, schema) = (Times::of(times), Arc::clone(&node.schema));
+        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows: Some(windows) })
+    }
+}
+
+/// The input, the positions and names of the keys, and the calls.
+type Grouping = (SchemaRef, Vec<usize>, Vec<String>, Vec<AggregateCall>);
+
+/// The operator of an aggregation by windows.
+fn operator(
+    windows: Windows,
+    (input, keys, key_names, calls): Grouping,
+    time: RowTime,
+    window_time: DataType,
+) -> Result<Arc<dyn OperatorFactory>, TaskError> {
+    Ok(match windows {
+        Windows::Aligned(kind) => {
+            let spec = WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time };
+            Arc::new(WindowAggregateFactory::new(spec)?)
+        }
+        Windows::Session { gap } => {
+            let spec = SessionAggregateSpec { input, keys, key_names, calls, gap, time, window_time };
+            Arc::new(SessionAggregateFactory::new(spec)?)
+        }
+    })
+}
+
+/// `WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[a], select=[a, COUNT(*)])`.
+fn describe(windows: &Windows, keys: &[String], calls: &[AggregateCall]) -> String {
+    let select: Vec<&str> = keys.iter().chain(calls.iter().map(|call| &call.name)).map(String::as_str).collect();
+    let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", keys.join(", ")) };
+    format!("WindowAggregate(window=[{windows}], {group_by}select=[{}])", select.join(", "))
+}
