@@ -14,6 +14,10 @@
 //! then the others, by their names (a key column that stands twice is `name$2` the second time), `$rows`: how often the
 //! row is there, and of an outer side `$matches`: how many rows of the other side match it.
 //!
+//! With bounds ([`JoinBounds`]) each row has a time, `$over`, from which on the watermark forbids it a match; it then goes,
+//! and where its side is outer and it has matched nothing, it comes out padded, once and for all. So all that comes out is
+//! new rows. The watermark is part of the state (W1).
+//!
 //! The flow of a batch ([`Join::change`]): the own side counts the rows of the batch ([`side::Side::count`]); the other
 //! side finds its rows with their keys ([`side::Side::find`]); pairs of both, as far as the condition holds, are the
 //! change ([`pairs`]); what has changed goes back to both sides.
@@ -25,15 +29,19 @@ mod tests;
 
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
+use crate::event_time::KeyGroupWatermarks;
 use crate::keys;
-use crate::operator::{Clock, Collector, Operator, OperatorContext, OperatorFactory, RestoredState, SnapshotWriter};
+use crate::operator::{
+    Clock, Collector, Operator, OperatorContext, OperatorFactory, Progress, RestoredState, SnapshotWriter,
+};
 use crate::operators::{ExpressionFactory, RowExpression};
-use crate::state::frozen_tables::FrozenTables;
+use crate::state::frozen_tables::{FrozenTables, FrozenWithLists};
 use crate::state::whole_rows::with_one_zero;
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, UInt8Array};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, SchemaRef};
 use pairs::Pairs;
+pub use side::RowBound;
 use side::{Side, SidePlan};
 use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::sync::Arc;
@@ -84,6 +92,19 @@ pub struct JoinSpec {
     pub left_ttl: Option<TimeSpan>,
     /// The same for the right side.
     pub right_ttl: Option<TimeSpan>,
+    /// Until when rows can meet, where time bounds that.
+    pub bounds: Option<JoinBounds>,
+}
+
+/// Bounds in event time: of an interval join, or a join of windows. Neither side may retract rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JoinBounds {
+    /// For the rows of both sides.
+    pub sides: [RowBound; 2],
+    /// Whether rows that are over when they come are dropped and counted. Else they meet what is kept, and are not kept.
+    pub drops_late: bool,
+    /// How exactly rows that are over are found, in milliseconds: how late a row without a match comes out at most.
+    pub bucket: i64,
 }
 
 /// Makes [`Join`]s.
@@ -97,6 +118,7 @@ struct Plan {
     kind: JoinKind,
     sides: [SidePlan; 2],
     output: SchemaRef,
+    bounds: Option<JoinBounds>,
 }
 
 impl JoinFactory {
@@ -106,12 +128,14 @@ impl JoinFactory {
     /// [`TaskError::BadProgram`] when keys or columns do not fit, or a column cannot be kept.
     pub fn new(spec: JoinSpec) -> Result<Self, TaskError> {
         check(&spec)?;
-        let JoinSpec { kind, left, right, left_keys, right_keys, condition, output, left_ttl, right_ttl } = spec;
+        let JoinSpec { kind, left, right, left_keys, right_keys, condition, output, left_ttl, right_ttl, bounds } =
+            spec;
+        let bound = |side: usize| (bounds.map(|bounds| bounds.sides[side]), bounds.map_or(1, |bounds| bounds.bucket));
         let sides = [
-            SidePlan::new("left", &left, &left_keys, left_ttl, kind.is_outer(0))?,
-            SidePlan::new("right", &right, &right_keys, right_ttl, kind.is_outer(1))?,
+            SidePlan::new("left", &left, &left_keys, left_ttl, kind.is_outer(0), bound(0))?,
+            SidePlan::new("right", &right, &right_keys, right_ttl, kind.is_outer(1), bound(1))?,
         ];
-        Ok(Self { plan: Arc::new(Plan { kind, sides, output }), condition })
+        Ok(Self { plan: Arc::new(Plan { kind, sides, output, bounds }), condition })
     }
 }
 
@@ -148,6 +172,8 @@ impl OperatorFactory for JoinFactory {
             plan: Arc::clone(&self.plan),
             condition: self.condition.as_ref().map(|make| make()).transpose()?,
             sides: None,
+            watermarks: KeyGroupWatermarks::default(),
+            late: 0,
             clock: Arc::new(|| Timestamp(0)),
         }))
     }
@@ -163,6 +189,9 @@ pub struct Join {
     condition: Option<Box<dyn RowExpression>>,
     /// Left and right, once it is opened.
     sides: Option<[Side; 2]>,
+    watermarks: KeyGroupWatermarks,
+    /// Rows so far that came when they were over.
+    late: u64,
     clock: Clock,
 }
 
@@ -179,6 +208,9 @@ impl Operator for Join {
                  state '{}' for it; was the uid used for another kind of operator?",
                 context.uid, left.name, right.name, file.name
             )));
+        }
+        if self.plan.bounds.is_some() {
+            self.watermarks = KeyGroupWatermarks::open(context, &state)?;
         }
         self.sides =
             Some([Side::open(left, context, &state, &self.clock)?, Side::open(right, context, &state, &self.clock)?]);
@@ -204,10 +236,32 @@ impl Operator for Join {
         self.change(usize::from(input), &only(&batch, &matchable)?, out)
     }
 
+    fn watermark(&mut self, watermark: i64, out: &mut dyn Collector) -> Result<Progress, TaskError> {
+        let (Some(sides), true) = (&mut self.sides, self.plan.bounds.is_some()) else { return Ok(Progress::Done) };
+        self.watermarks.advance(watermark);
+        for (index, side) in sides.iter_mut().enumerate() {
+            if let Some(over) = side.next_over(&self.watermarks)? {
+                if self.plan.kind.is_outer(index) {
+                    pairs::emit_over(&self.plan.output, index == 0, &over, out)?;
+                }
+                return Ok(Progress::More);
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    fn late_rows(&self) -> u64 {
+        self.late
+    }
+
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Option<Box<dyn SnapshotWriter>>, TaskError> {
         let Some(sides) = &mut self.sides else { return Ok(None) };
         let frozen = sides.iter_mut().map(|side| side.freeze(checkpoint)).collect::<Result<_, _>>()?;
-        Ok(Some(Box::new(FrozenTables(frozen))))
+        let tables = FrozenTables(frozen);
+        if self.plan.bounds.is_none() {
+            return Ok(Some(Box::new(tables)));
+        }
+        Ok(Some(Box::new(FrozenWithLists { tables, lists: vec![self.watermarks.snapshot()?] })))
     }
 }
 
@@ -233,14 +287,32 @@ impl Join {
         }
         let (own, other) = if input == 0 { (left, right) } else { (right, left) };
         own.count(batch)?;
+        if let Some(bounds) = &self.plan.bounds {
+            self.late += own.bound(batch, &self.watermarks, bounds.drops_late)?;
+        }
         other.find(own)?;
+        other.hide_over(own, &self.watermarks);
         let condition = self.condition.as_deref();
         let pairs = Pairs::new(&self.plan.output, condition, input == 0, (&batch.rows, own), other)?;
+        if self.plan.bounds.is_some() {
+            // Nothing goes; a row without a match is padded when it is over.
+            let late = &own.late;
+            let matches =
+                pairs.emit_or_pad(RowKind::Insert, |slot| self.plan.kind.is_outer(input) && late[slot], out)?;
+            let gained = pairs.gained()?;
+            if self.plan.kind.is_outer(input) {
+                own.set_matches(&matches);
+            }
+            if self.plan.kind.is_outer(1 - input) {
+                other.add_matches(&gained)?;
+            }
+            return own.store();
+        }
         let (own_is_outer, other_is_outer) = (self.plan.kind.is_outer(input), self.plan.kind.is_outer(1 - input));
         // Of the own side those that go, paired or padded; of the other side those that are padded no more, then those
         // that are now; then those that come.
         if own_is_outer {
-            pairs.emit_or_pad(RowKind::Delete, out)?;
+            pairs.emit_or_pad(RowKind::Delete, |_| true, out)?;
         } else {
             pairs.emit(RowKind::Delete, out)?;
         }
@@ -250,7 +322,7 @@ impl Join {
             pairs.emit_padded(&gained, RowKind::Insert, out)?;
         }
         if own_is_outer {
-            let matches = pairs.emit_or_pad(RowKind::Insert, out)?;
+            let matches = pairs.emit_or_pad(RowKind::Insert, |_| true, out)?;
             own.set_matches(&matches);
         } else {
             pairs.emit(RowKind::Insert, out)?;

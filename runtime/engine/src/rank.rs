@@ -17,15 +17,17 @@
 //!
 //! The flow of a batch ([`Rank::process`]): the partitions that it touches are loaded; [`entries`] puts their rows and
 //! those of the batch in order, before and after it; [`changes`] compares; what has changed goes back to the table.
-//! [`first`] is the operator for the first row that arrives.
+//! [`first`] is the operator for the first row that arrives, [`window`] the one for rows of windows.
 
 mod changes;
 mod entries;
 mod first;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use first::FirstRowFactory;
+pub use window::WindowRankFactory;
 
 use crate::batch::Batch;
 use crate::error::TaskError;

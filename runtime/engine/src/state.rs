@@ -15,6 +15,7 @@
 mod arena;
 pub mod cow;
 pub mod disk;
+pub mod due;
 mod fetched;
 pub mod file;
 mod fit;
@@ -44,7 +45,7 @@ use disk::{DiskKeyedTable, DiskSpace};
 use hash::HashKeyedTable;
 use prefix::{FoundRows, Prefixes};
 use rows::{GroupRows, Wanted};
-use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid};
+use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid, key_group};
 use std::sync::Arc;
 use ttl::Expiry;
 
@@ -114,6 +115,11 @@ impl TouchedKeys {
     /// What decides the key group of each row of the batch.
     pub(crate) const fn group_hashes(&self) -> &Vec<u64> {
         self.hashed.group_hashes()
+    }
+
+    /// The key group of this row of a batch, whose keys were hashed.
+    pub(crate) fn key_group(&self, row: u32, max_parallelism: u16) -> KeyGroup {
+        key_group::of_hash(self.hashed.group_hashes()[row as usize], max_parallelism)
     }
 
     /// Hashes, and unless they are BIGINTs encodes, the keys of a batch.

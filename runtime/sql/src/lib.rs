@@ -246,6 +246,10 @@ fn plan_insert<'a>(
         Some(target) => statement.shaped(plan, target)?,
         None => plan,
     };
-    let plan = relational.optimize(shaped).map_err(diagnose)?;
+    let folded = relational.fold(shaped).map_err(diagnose)?;
+    if rank::has_windows(&folded) {
+        return Err(statement.unbounded_row_number());
+    }
+    let plan = relational.prune(folded).map_err(diagnose)?;
     Ok(Planned { statement, uids, plan, target })
 }

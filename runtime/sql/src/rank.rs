@@ -185,6 +185,11 @@ pub(crate) fn bounded(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(ranked.data)
 }
 
+/// Whether a window is left that no filter bounds.
+pub(crate) fn has_windows(plan: &LogicalPlan) -> bool {
+    plan.exists(|node| Ok(matches!(node, LogicalPlan::Window(_)))).unwrap_or(true)
+}
+
 /// The column that a condition bounds from above, the greatest value that passes, and whether it says nothing more of a
 /// number that counts from 1.
 fn upper_bound(condition: &Expr, schema: &DFSchema) -> Option<(usize, u64, bool)> {

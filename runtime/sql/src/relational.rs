@@ -95,16 +95,29 @@ impl<'a> Relational<'a> {
         })
     }
 
-    /// The plan with constants folded and columns pruned; its output is the same.
+    /// The plan with constants folded, conditions moved down, and ranks in the place of windows that are bounded; its
+    /// output is the same.
+    pub(crate) fn fold(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        let folded = Optimizer::with_rules(vec![Arc::new(SimplifyExpressions::new())]);
+        rank::bounded(folded.optimize(push_down(plan)?, &self.context(), |_, _| {})?)
+    }
+
+    /// A folded plan with columns pruned; its output is the same.
+    pub(crate) fn prune(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        let rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> =
+            vec![Arc::new(SimplifyExpressions::new()), Arc::new(OptimizeProjections::new())];
+        rank::without_unused_numbers(Optimizer::with_rules(rules).optimize(plan, &self.context(), |_, _| {})?)
+    }
+
+    /// Both.
     pub(crate) fn optimize(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
-        let context = OptimizerContext::new_with_config_options(Arc::new(self.options.clone()))
+        self.prune(self.fold(plan)?)
+    }
+
+    fn context(&self) -> OptimizerContext {
+        OptimizerContext::new_with_config_options(Arc::new(self.options.clone()))
             .without_query_execution_start_time()
-            .with_skip_failing_rules(false);
-        let simplify: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(SimplifyExpressions::new());
-        let folded = Optimizer::with_rules(vec![Arc::clone(&simplify)]);
-        let plan = rank::bounded(folded.optimize(push_down(plan)?, &context, |_, _| {})?)?;
-        let pruned = Optimizer::with_rules(vec![simplify, Arc::new(OptimizeProjections::new())]);
-        rank::without_unused_numbers(pruned.optimize(plan, &context, |_, _| {})?)
+            .with_skip_failing_rules(false)
     }
 }
 

@@ -5,6 +5,7 @@
 //! and opens the next; everything else stays in the chain. What needs no operator of its own needs no vertex either.
 
 mod aggregate;
+mod bounds;
 mod dead_letter;
 mod join;
 mod rank;
@@ -165,7 +166,7 @@ impl Translator<'_> {
                     _ => Err(self.statement.unsupported(extension.node.name())),
                 }
             }
-            LogicalPlan::Window(_) => Err(self.unbounded_row_number()),
+            LogicalPlan::Window(_) => Err(self.statement.unbounded_row_number()),
             other => Err(self.statement.unsupported(&other.display().to_string())),
         }
     }
@@ -179,24 +180,6 @@ impl Translator<'_> {
                 Err(self.statement.internal(&message))
             }
         }
-    }
-
-    /// A ROW_NUMBER that no condition above it bounds.
-    fn unbounded_row_number(&self) -> SqlError {
-        let insert = self.statement.insert;
-        let found = visit_expressions(&insert.query, |expression: &ast::Expr| match expression {
-            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case(ROW_NUMBER) => {
-                ControlFlow::Break(expression.span().start)
-            }
-            _ => ControlFlow::Continue(()),
-        });
-        let at = match found {
-            ControlFlow::Break(at) => at,
-            ControlFlow::Continue(()) => insert.query_at,
-        };
-        let message = "ROW_NUMBER needs an upper bound in the query around it, as in SELECT … FROM (SELECT …, \
-                       ROW_NUMBER() OVER (…) AS rownum FROM …) WHERE rownum <= 10; one per SELECT";
-        self.statement.text.error(SqlErrorKind::Unsupported, at, message)
     }
 
     fn filter(&mut self, stream: Stream, predicate: &Expr) -> Result<Stream, SqlError> {
@@ -316,6 +299,24 @@ impl Translator<'_> {
 }
 
 impl Statement<'_> {
+    /// A ROW_NUMBER that no condition above it bounds.
+    pub(crate) fn unbounded_row_number(&self) -> SqlError {
+        let insert = self.insert;
+        let found = visit_expressions(&insert.query, |expression: &ast::Expr| match expression {
+            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case(ROW_NUMBER) => {
+                ControlFlow::Break(expression.span().start)
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        let at = match found {
+            ControlFlow::Break(at) => at,
+            ControlFlow::Continue(()) => insert.query_at,
+        };
+        let message = "ROW_NUMBER needs an upper bound in the query around it, as in SELECT … FROM (SELECT …, \
+                       ROW_NUMBER() OVER (…) AS rownum FROM …) WHERE rownum <= 10; one per SELECT";
+        self.text.error(SqlErrorKind::Unsupported, at, message)
+    }
+
     /// A table as connectors see it, with these columns.
     fn descriptor(&self, table: &Table, columns: &[usize]) -> Result<TableDescriptor, SqlError> {
         let schema = table.schema.project(columns).map_err(|error| self.planning(&error.into()))?;

@@ -2,7 +2,7 @@
 //!
 //! Pairs are positions; columns are taken for at most [`CHUNK`] of them at once, whatever a key's number of rows.
 
-use super::side::{Side, goes};
+use super::side::{OverRows, Side, goes};
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
 use crate::operator::Collector;
@@ -115,9 +115,14 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    /// Of an outer side: emits the pairs of rows that come or go, and those without a match padded. Returns how many
-    /// matches each row of the batch has.
-    pub(super) fn emit_or_pad(&self, kind: RowKind, out: &mut dyn Collector) -> Result<Vec<i64>, TaskError> {
+    /// Of an outer side: emits the pairs of rows that come or go, and those without a match padded, where `pads` says so.
+    /// Returns how many matches each row of the batch has.
+    pub(super) fn emit_or_pad(
+        &self,
+        kind: RowKind,
+        pads: impl Fn(usize) -> bool,
+        out: &mut dyn Collector,
+    ) -> Result<Vec<i64>, TaskError> {
         let mut matches = vec![0; self.own.gains.len()];
         self.each(kind, &mut |pairs, chunk| {
             for pair in chunk {
@@ -127,7 +132,8 @@ impl<'a> Pairs<'a> {
         })?;
         let mut lonely = Vec::new();
         for (own, (gain, matches)) in (0_u32..).zip(self.own.gains.iter().zip(&matches)) {
-            if *gain != 0 && (*gain > 0) == (kind == RowKind::Insert) && *matches == 0 {
+            let comes_or_goes = *gain != 0 && (*gain > 0) == (kind == RowKind::Insert);
+            if comes_or_goes && *matches == 0 && pads(own as usize) {
                 lonely.extend((0..gain.abs()).map(|_| own));
             }
         }
@@ -187,6 +193,21 @@ impl<'a> Pairs<'a> {
         let other = taken(&self.other_columns, &UInt32Array::from(found.to_vec()))?;
         padded(self.output, !self.is_left, other, found.len())
     }
+}
+
+/// Emits rows of an outer side that are over and have matched nothing.
+pub(super) fn emit_over(
+    schema: &SchemaRef,
+    is_left: bool,
+    over: &OverRows,
+    out: &mut dyn Collector,
+) -> Result<(), TaskError> {
+    let rows: Vec<u32> = (0..).zip(&over.lonely).flat_map(|(row, count)| (0..*count).map(move |_| row)).collect();
+    for rows in rows.chunks(CHUNK) {
+        let own = taken(&over.columns, &UInt32Array::from(rows.to_vec()))?;
+        out.collect(all(RowKind::Insert, padded(schema, is_left, own, rows.len())?));
+    }
+    Ok(())
 }
 
 /// Emits rows of an outer side that match nothing, as they come and go.

@@ -2,12 +2,15 @@
 
 use crate::batch::{Batch, RowKind};
 use crate::error::TaskError;
+use crate::event_time::KeyGroupWatermarks;
 use crate::operator::{Clock, OperatorContext, RestoredState, SnapshotWriter};
+use crate::state::due::{self, DueRows};
 use crate::state::prefix::{FoundRows, Prefixes};
 use crate::state::ttl::Ttl;
 use crate::state::whole_rows::RowsLayout;
 use crate::state::{Fate, KeyedTable, TouchedKeys};
-use arrow::array::ArrayRef;
+use crate::window::kind::milliseconds;
+use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::SchemaRef;
 use sluice_protocol::{CheckpointId, TimeSpan};
 use std::sync::Arc;
@@ -21,6 +24,23 @@ const COUNT: usize = 0;
 /// The word of how many rows match it, where that is counted.
 const MATCHED: usize = 1;
 
+/// Until when the rows of a side can meet others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowBound {
+    /// The column with the time of a row; a row without one meets no other.
+    pub column: usize,
+    /// A row at t is over when the watermark has come to t and so many milliseconds.
+    pub keep: i64,
+}
+
+/// Rows of a side that are over.
+pub(super) struct OverRows {
+    /// Their columns.
+    pub(super) columns: Vec<ArrayRef>,
+    /// How often each comes out without a match.
+    pub(super) lonely: Vec<i64>,
+}
+
 /// What all subtasks share of one side.
 pub(super) struct SidePlan {
     /// The name of the state.
@@ -29,6 +49,10 @@ pub(super) struct SidePlan {
     pub(super) keys: Vec<usize>,
     rows: RowsLayout,
     ttl: Option<TimeSpan>,
+    bound: Option<RowBound>,
+    /// The word of when a row is over, where that is bounded.
+    over: usize,
+    bucket: i64,
 }
 
 impl SidePlan {
@@ -38,11 +62,14 @@ impl SidePlan {
         keys: &[usize],
         ttl: Option<TimeSpan>,
         counts_matches: bool,
+        (bound, bucket): (Option<RowBound>, i64),
     ) -> Result<Self, TaskError> {
-        let counters: &[&str] = if counts_matches { &[MATCHES] } else { &[] };
+        let mut counters = if counts_matches { vec![MATCHES] } else { Vec::new() };
+        let over = 1 + counters.len();
+        counters.extend(bound.map(|_| due::OVER));
         let whose = format!("the {name} side of");
-        let rows = RowsLayout::new((&whose, "a join"), schema, keys, counters, ttl.is_some())?;
-        Ok(Self { name, keys: keys.to_vec(), rows, ttl })
+        let rows = RowsLayout::new((&whose, "a join"), schema, keys, &counters, ttl.is_some())?;
+        Ok(Self { name, keys: keys.to_vec(), rows, ttl, bound, over, bucket })
     }
 }
 
@@ -52,6 +79,12 @@ pub(super) struct Side {
     width: usize,
     table: Box<dyn KeyedTable>,
     ttl: Option<Ttl>,
+    bound: Option<RowBound>,
+    over: usize,
+    due: Option<DueRows>,
+    max_parallelism: u16,
+    /// Whether each distinct row of the batch is over already, where that is bounded.
+    pub(super) late: Vec<bool>,
     /// The distinct rows of the batch.
     pub(super) touched: TouchedKeys,
     /// How much more often each of them is there after the batch.
@@ -78,11 +111,17 @@ impl Side {
         let own: Vec<_> = state.keyed.iter().filter(|file| file.name == plan.name).cloned().collect();
         table.restore(&context.uid, &own)?;
         let ttl = plan.ttl.zip(plan.rows.layout.updated);
+        let due = plan.bound.map(|_| DueRows::open(table.as_ref(), plan.over, plan.bucket)).transpose()?;
         Ok(Self {
             rows: plan.rows.clone(),
             width: plan.rows.layout.words,
             table,
             ttl: ttl.map(|(ttl, word)| Ttl::new(ttl, word, Clock::clone(clock))),
+            bound: plan.bound,
+            over: plan.over,
+            due,
+            max_parallelism: context.max_parallelism,
+            late: Vec::new(),
             touched: TouchedKeys::default(),
             gains: Vec::new(),
             prefixes_of: Vec::new(),
@@ -128,6 +167,62 @@ impl Side {
         Ok(())
     }
 
+    /// Notes when the rows of the batch are over; those that are already gain nothing if they are dropped.
+    pub(super) fn bound(
+        &mut self,
+        batch: &Batch,
+        watermarks: &KeyGroupWatermarks,
+        drops_late: bool,
+    ) -> Result<u64, TaskError> {
+        self.late.clear();
+        let Some(bound) = self.bound else { return Ok(0) };
+        let times = milliseconds(batch.rows.column(bound.column))?;
+        let mut dropped = 0;
+        for (slot, key) in self.touched.keys.iter().enumerate() {
+            let row = key.first as usize;
+            let over = times.is_valid(row).then(|| times.value(row).saturating_add(bound.keep));
+            let watermark = || watermarks.of(self.touched.key_group(key.first, self.max_parallelism));
+            let is_late = over.is_none_or(|over| over <= watermarks.uniform().unwrap_or_else(watermark));
+            self.late.push(is_late);
+            let words = &mut self.words[slot * self.width..][..self.width];
+            words[self.over] = over.unwrap_or(i64::MIN) as u64;
+            if is_late {
+                // What was kept before of rows like it is over too, and waits to be taken out.
+                words[COUNT] = (words[COUNT] as i64 - self.gains[slot]) as u64;
+            }
+            if is_late && drops_late {
+                dropped += self.gains[slot].unsigned_abs();
+                self.gains[slot] = 0;
+            } else if !is_late && let (Some(due), Some(over)) = (&mut self.due, over) {
+                due.note(over);
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// What is over of the next key group.
+    pub(super) fn next_over(&mut self, watermarks: &KeyGroupWatermarks) -> Result<Option<OverRows>, TaskError> {
+        let Some(due) = &mut self.due else { return Ok(None) };
+        let Some(over) = due.next(self.table.as_mut(), watermarks)? else { return Ok(None) };
+        let counts_matches = self.over > MATCHED;
+        let count = |row: &[u64]| if counts_matches && row[MATCHED] == 0 { row[COUNT] as i64 } else { 0 };
+        let lonely = over.words.chunks_exact(self.width).map(count).collect();
+        Ok(Some(OverRows { columns: self.rows.in_order(&over.columns)?, lonely }))
+    }
+
+    /// Hides the found rows that are over, which the watermark has not removed yet.
+    pub(super) fn hide_over(&mut self, other: &Self, watermarks: &KeyGroupWatermarks) {
+        if self.bound.is_none() {
+            return;
+        }
+        for (key, words) in self.found.touched.keys.iter().zip(self.words.chunks_exact_mut(self.width)) {
+            let of_group = || watermarks.of(other.prefixes.key_group(key.first as usize, self.max_parallelism));
+            if words[self.over] as i64 <= watermarks.uniform().unwrap_or_else(of_group) {
+                words[COUNT] = 0;
+            }
+        }
+    }
+
     /// Finds the rows that have the join keys of rows that gain on the other side.
     pub(super) fn find(&mut self, other: &Self) -> Result<(), TaskError> {
         if let Some(ttl) = &mut self.ttl {
@@ -161,7 +256,11 @@ impl Side {
     /// The rows of the batch that come have so many matches.
     pub(super) fn set_matches(&mut self, matches: &[i64]) {
         let rows = self.words.chunks_exact_mut(self.width).zip(matches).zip(&self.gains);
-        rows.filter(|(_, gain)| **gain > 0).for_each(|((row, matches), _)| row[MATCHED] = *matches as u64);
+        let is_bounded = self.bound.is_some();
+        rows.filter(|(_, gain)| **gain > 0).for_each(|((row, matches), _)| {
+            // What it matched may be over by now.
+            row[MATCHED] = if is_bounded { row[MATCHED].max(*matches as u64) } else { *matches as u64 };
+        });
     }
 
     /// Found rows have so many more matches, or fewer.
@@ -182,7 +281,11 @@ impl Side {
     /// Takes the counts of the batch's rows over.
     pub(super) fn store(&mut self) -> Result<(), TaskError> {
         self.fates.clear();
-        for (row, gain) in self.words.chunks_exact_mut(self.width).zip(&self.gains) {
+        for (slot, (row, gain)) in self.words.chunks_exact_mut(self.width).zip(&self.gains).enumerate() {
+            if self.late.get(slot).is_some_and(|late| *late) {
+                self.fates.push(if row[COUNT] == 0 { Fate::Remove } else { Fate::Keep });
+                continue;
+            }
             self.fates.push(match (row[COUNT], gain, &self.ttl) {
                 (0, _, _) => Fate::Remove,
                 (_, 0, None) => Fate::Keep,

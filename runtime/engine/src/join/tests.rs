@@ -1,6 +1,7 @@
 //! Joins of random changelogs of both sides against nested loops over the rows alive; snapshots restored at another
 //! parallelism; rows that expire.
 
+mod bounds;
 mod ttl;
 
 use super::*;
@@ -65,6 +66,7 @@ fn factory(kind: JoinKind, conditional: bool, ttls: [Option<u64>; 2]) -> JoinFac
         output: Arc::new(Schema::new(columns)),
         left_ttl,
         right_ttl,
+        bounds: None,
     };
     JoinFactory::new(spec).unwrap()
 }
@@ -324,6 +326,7 @@ fn state_of_another_operator_or_key_is_refused_by_name() {
         output: Arc::new(Schema::new(both)),
         left_ttl: None,
         right_ttl: None,
+        bounds: None,
     };
     let text = refused(&JoinFactory::new(spec).unwrap(), None);
     assert!(text.contains("'a' is a key and is Int64 in the snapshot, but Int32"), "{text}");
@@ -341,6 +344,7 @@ fn plans_that_do_not_fit_are_refused_by_name() {
         output: schema(0),
         left_ttl: None,
         right_ttl: None,
+        bounds: None,
     };
     let refused = |left, right| JoinFactory::new(spec(left, right)).err().unwrap().to_string();
     assert!(refused(vec![], vec![]).contains("0 and 0"));

@@ -84,6 +84,15 @@ impl Changes {
         }
     }
 
+    /// Adds a row that comes out at this place.
+    pub(super) fn insert(&mut self, row: u32, place: i64) {
+        if usize::try_from(place).is_ok_and(|place| place <= self.limit) {
+            self.rows.push(row);
+            self.kinds.push(RowKind::Insert as u8);
+            self.numbers.push(place);
+        }
+    }
+
     fn push(&mut self, entries: &Entries, entry: u32, kind: RowKind, place: i64) {
         self.rows.push(entries.get(entry).row);
         self.kinds.push(kind as u8);

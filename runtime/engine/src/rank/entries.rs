@@ -173,6 +173,19 @@ impl Sorter {
         Ok(Self { columns: all.iter().map(|order| order.column).collect(), converter: Some(converter) })
     }
 
+    /// Rows of these columns, as they compare; for an order by columns.
+    pub(super) fn rows(&self, columns: &[ArrayRef]) -> Result<Rows, TaskError> {
+        match &self.converter {
+            Some(converter) => self.converted(converter, columns),
+            None => Err(TaskError::BadProgram("rows of a window cannot be ordered by their arrival".to_owned())),
+        }
+    }
+
+    fn converted(&self, converter: &RowConverter, columns: &[ArrayRef]) -> Result<Rows, TaskError> {
+        let columns: Vec<ArrayRef> = self.columns.iter().map(|column| columns[*column].clone()).collect();
+        converter.convert_columns(&columns).map_err(|error| internal(&error))
+    }
+
     fn order(&self, entries: &Entries) -> Result<Order, TaskError> {
         let Some(converter) = &self.converter else {
             let mut arrivals = vec![0; entries.all.len()];
@@ -181,8 +194,7 @@ impl Sorter {
             }
             return Ok(Order::Arrivals(arrivals));
         };
-        let columns: Vec<ArrayRef> = self.columns.iter().map(|column| entries.columns[*column].clone()).collect();
-        let rows = converter.convert_columns(&columns).map_err(|error| internal(&error))?;
+        let rows = self.converted(converter, &entries.columns)?;
         Ok(Order::Rows(entries.all.iter().map(|entry| entry.row).collect(), rows))
     }
 }

@@ -1,6 +1,8 @@
 //! Ranks of random changelogs against sorting the rows alive; snapshots restored at another parallelism; rows that
 //! expire; the first and the last row that arrives.
 
+mod window;
+
 use super::*;
 use crate::batch::RowKind;
 use crate::operator::{OperatorState, RestoredKeyed};

@@ -6,6 +6,7 @@
 use super::{Touched, TouchedKeys};
 use crate::keys::HashedKeys;
 use hashbrown::HashTable;
+use sluice_protocol::{KeyGroup, key_group};
 
 /// Distinct prefixes, numbered. Reused from batch to batch.
 #[derive(Debug, Default)]
@@ -51,6 +52,12 @@ impl Prefixes {
         let hashes = &self.hashes;
         self.numbers.insert_unique(hash, number, |number| hashes[*number as usize]);
         number
+    }
+
+    /// The key group of one.
+    #[must_use]
+    pub fn key_group(&self, number: usize, max_parallelism: u16) -> KeyGroup {
+        key_group::of_hash(self.hashes[number], max_parallelism)
     }
 
     /// The bytes of one.

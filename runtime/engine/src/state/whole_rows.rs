@@ -90,7 +90,14 @@ impl RowsLayout {
     pub fn found(&self, found: &FoundRows) -> Result<Vec<ArrayRef>, TaskError> {
         let keys: Vec<&[u8]> = (0..found.len()).map(|row| found.key(row)).collect();
         let types: Vec<DataType> = self.columns.iter().map(|column| stored_type(&self.types[*column])).collect();
-        let stored = decode(&keys, &types)?;
+        self.in_order(&decode(&keys, &types)?)
+    }
+
+    /// Columns of the table in the order, and of the types, of the input.
+    ///
+    /// # Errors
+    /// When they have other types, which would be our fault.
+    pub fn in_order(&self, stored: &[ArrayRef]) -> Result<Vec<ArrayRef>, TaskError> {
         let column = |(position, data_type): (&usize, &DataType)| {
             let column = &stored[*position];
             if column.data_type() == data_type {

@@ -193,7 +193,7 @@ impl fmt::Display for WindowKind {
 ///
 /// # Errors
 /// When it holds no TIMESTAMP.
-pub(super) fn milliseconds(column: &dyn Array) -> Result<PrimitiveArray<TimestampMillisecondType>, TaskError> {
+pub(crate) fn milliseconds(column: &dyn Array) -> Result<PrimitiveArray<TimestampMillisecondType>, TaskError> {
     let DataType::Timestamp(unit, _) = column.data_type() else {
         let found = column.data_type();
         return Err(TaskError::BadProgram(format!("the time of a window is a column of type {found}, not TIMESTAMP")));

@@ -194,7 +194,9 @@ fn numbered(window: &Window, rows: &RecordBatch) -> RecordBatch {
     assert_eq!(call.fun.name(), "row_number");
     let schema = window.input.schema();
     let keys = call.params.partition_by.iter().map(|key| (column(key, schema, rows), SortOptions::default()));
-    let order = call.params.order_by.iter().map(|sort| {
+    // Which row came first is not known here: such statements ask for what is the same of all.
+    let by_columns = call.params.order_by.iter().filter(|sort| !sort.expr.to_string().starts_with("proctime("));
+    let order = by_columns.map(|sort| {
         let options = SortOptions { descending: !sort.asc, nulls_first: sort.nulls_first };
         (column(&sort.expr, schema, rows), options)
     });

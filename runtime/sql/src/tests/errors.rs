@@ -200,6 +200,9 @@ fn row_numbers_that_do_not_run() {
         let statement = ranked("«ROW_NUMBER() OVER (PARTITION BY url ORDER BY ms)") + condition;
         check(Unsupported, &statement, unbounded);
     }
+    let unused = "INSERT INTO pv SELECT app_id, COUNT(*) FROM (SELECT app_id, «ROW_NUMBER() OVER (ORDER BY ms) AS n
+                  FROM page_views) t GROUP BY app_id";
+    check(Unsupported, unused, unbounded);
     let two = "«ROW_NUMBER() OVER (ORDER BY ms) AS m, ROW_NUMBER() OVER (ORDER BY url)";
     check(Unsupported, &(ranked(two) + " WHERE n <= 3"), unbounded);
     check(
@@ -219,6 +222,20 @@ fn row_numbers_that_do_not_run() {
     let frame = "a frame (ROWS or RANGE) of ROW_NUMBER is not supported yet";
     check(Unsupported, &ranked("ROW_NUMBER() «OVER (ORDER BY ms ROWS UNBOUNDED PRECEDING)"), frame);
     check(Unsupported, &ranked("RANK() «OVER (ORDER BY ms)"), "RANK OVER (a window) is not supported yet");
+}
+
+#[test]
+fn arrivals_that_cannot_be_ranked() {
+    let ranked = |from: &str, bound: &str| {
+        mistake(&format!(
+            "INSERT INTO changes SELECT k, 1 FROM (SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY PROCTIME()) AS n
+             FROM (SELECT app_id AS k FROM {from}) v) t WHERE n {bound}"
+        ))
+    };
+    let several = ranked("page_views", "<= 2");
+    assert!(several.message.contains("PROCTIME() with a bound other than 1"), "{several}");
+    let changes = ranked("(SELECT app_id FROM page_views GROUP BY app_id HAVING COUNT(*) > 3)", "= 1");
+    assert!(changes.message.contains("PROCTIME() over the changing rows of GroupAggregate"), "{changes}");
 }
 
 /// Rows of one partition may have several numbers, and change them.

@@ -68,6 +68,11 @@ plans! {
     full_join: "INSERT INTO changes SELECT COALESCE(a.url, b.url), b.ms FROM page_views a FULL OUTER JOIN page_views b ON a.url = b.app_id AND b.ms > 3 WHERE b.cost > 1";
     values: "INSERT INTO log VALUES ('a', 1), ('b', 2)";
     select_without_from: "INSERT INTO log SELECT 'a', 1 UNION ALL SELECT 'b', 2";
+    interval_join: "CREATE TABLE t (k STRING, v INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'source'); INSERT INTO two SELECT a.k, b.k FROM t a LEFT JOIN t b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts + INTERVAL '5' MINUTE AND a.v > b.v";
+    window_join: "CREATE TABLE t (k STRING, v INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'source'); INSERT INTO two SELECT a.k, b.k FROM (SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))) a JOIN (SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) WHERE v > 3) b ON a.window_start = b.window_start AND a.k = b.k AND a.window_end = b.window_end";
+    window_top_n: "CREATE TABLE t (k STRING, v INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'source'); INSERT INTO log SELECT k, n FROM (SELECT k, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY v DESC) AS n FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))) WHERE n <= 3";
+    first_row: "CREATE TABLE t (k STRING, v INT, p AS PROCTIME()) WITH ('connector' = 'source'); INSERT INTO log SELECT k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY p) AS n FROM t) WHERE n = 1";
+    last_row: "CREATE TABLE t (k STRING, v INT, p AS PROCTIME()) WITH ('connector' = 'source'); INSERT INTO pv SELECT k, v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY p DESC) AS n FROM t) WHERE n <= 1";
     column_twice: "INSERT INTO two SELECT app_id, app_id FROM page_views";
 }
 
@@ -125,6 +130,29 @@ fn explained_statements_are_planned_apart_and_do_not_run() {
     let (query, _) = explained("EXPLAIN SELECT app_id, COUNT(*) AS n FROM page_views GROUP BY app_id");
     assert!(query[0].contains("uid query.group-aggregate(app_id), keyed"), "{}", query[0]);
     assert!(!query[0].contains("Sink("), "{}", query[0]);
+}
+
+/// Without bounds on both sides, or over rows that change, a join is a regular one: it is not planned wrongly.
+#[test]
+fn what_time_does_not_bound_is_a_regular_join() {
+    let joined = |left: &str, condition: &str| {
+        let sql = format!(
+            "CREATE TABLE t (k STRING, v INT, ts TIMESTAMP(3), other TIMESTAMP(3), WATERMARK FOR ts AS ts)
+             WITH ('connector' = 'source');
+             INSERT INTO changes SELECT a.k, b.v FROM {left} AS a LEFT JOIN t AS b ON a.k = b.k AND {condition}"
+        );
+        let plan = explain(&plan(&sql));
+        (plan.contains("  IntervalJoin("), plan.contains("  Join("))
+    };
+    let both = "b.ts >= a.ts - INTERVAL '1' HOUR AND b.ts < a.ts";
+    assert_eq!(joined("t", both), (true, false));
+    assert_eq!(joined("t", "a.ts <= b.ts + INTERVAL '1' HOUR AND a.ts > b.ts"), (true, false));
+    assert_eq!(joined("t", "b.ts >= a.ts - INTERVAL '1' HOUR"), (false, true));
+    assert_eq!(joined("t", "b.other BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts"), (false, true));
+    assert_eq!(joined("t", "b.ts BETWEEN a.ts - INTERVAL '1' MONTH AND a.ts"), (false, true));
+    assert_eq!(joined("t", "CAST(b.ts AS TIMESTAMP(0)) BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts"), (false, true));
+    assert_eq!(joined("t", "CAST(b.ts AS TIMESTAMP(6)) BETWEEN a.ts - INTERVAL '1' HOUR AND a.ts"), (true, false));
+    assert_eq!(joined("(SELECT k, ts FROM t GROUP BY k, ts)", both), (false, true));
 }
 
 #[test]

@@ -4,7 +4,9 @@
 //! is computed before the exchange, in columns that end at the join.
 
 use super::aggregate::make_names_unique;
+use super::bounds::{Bounded, bounds};
 use super::time::Times;
+use super::window::WindowColumns;
 use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
@@ -54,9 +56,10 @@ impl Translator<'_> {
         let (left_keys, right_keys): (Vec<Expr>, Vec<Expr>) = keys.into_iter().unzip();
         let left = self.side(left, &left_keys)?;
         let right = self.side(right, &right_keys)?;
+        let bounded = bounds(&left, &right, &rest);
         let rest = conjunction(rest);
         let condition = rest.map(|rest| self.condition(join, &rest, &left, &right)).transpose()?;
-        let description = describe(kind, &left, &right, condition.as_ref());
+        let description = describe(kind, bounded.map(|(how, _)| how), &left, &right, condition.as_ref());
         let output = output_schema(left.stream.chain.schema(), right.stream.chain.schema(), kind);
         let spec = JoinSpec {
             kind,
@@ -66,11 +69,15 @@ impl Translator<'_> {
             right_keys: right.keys.clone(),
             condition: condition.map(operators::computed),
             output: Arc::clone(&output),
-            left_ttl: stateful.ttl[0].map(time_span),
-            right_ttl: stateful.ttl[1].map(time_span),
+            // What time bounds lives as long as that says.
+            left_ttl: stateful.ttl[0].map(time_span).filter(|_| bounded.is_none()),
+            right_ttl: stateful.ttl[1].map(time_span).filter(|_| bounded.is_none()),
+            bounds: bounded.map(|(_, bounds)| bounds),
         };
         let factory = JoinFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;
+        let windows = joined_windows(&left, &right, kind).filter(|_| matches!(bounded, Some((Bounded::Window, _))));
         let (lineage, updates) = match kind {
+            _ if bounded.is_some() => (vec![Lineage::Other; left.columns + right.columns], None),
             JoinKind::RightOuter => {
                 let (mut lineage, updates) = traced(&right, &left, JoinKind::LeftOuter, &description);
                 lineage.rotate_left(right.columns);
@@ -85,15 +92,7 @@ impl Translator<'_> {
         let mut chain = Chain::from_two(inputs, self.statement.options.parallelism, output);
         let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
         chain.push(info, "Join", Arc::new(factory));
-        Ok(Stream {
-            chain,
-            calc,
-            schema: Arc::clone(&join.schema),
-            lineage,
-            updates,
-            times: Times::default(),
-            windows: None,
-        })
+        Ok(Stream { chain, calc, schema: Arc::clone(&join.schema), lineage, updates, times: Times::default(), windows })
     }
 
     /// The pairs that must be equal, and what else must hold.
@@ -244,8 +243,23 @@ fn traced(left: &Side, right: &Side, kind: JoinKind, node: &str) -> (Vec<Lineage
     (lineage, Some(Updates { keys: Some(names), ..unkeyed }))
 }
 
+/// The windows of the rows of a join by windows: those of a side that is always there.
+fn joined_windows(left: &Side, right: &Side, kind: JoinKind) -> Option<WindowColumns> {
+    match kind {
+        JoinKind::Inner | JoinKind::LeftOuter => left.stream.windows.clone(),
+        JoinKind::RightOuter => right.stream.windows.as_ref().map(|windows| windows.behind(left.columns)),
+        JoinKind::FullOuter => None,
+    }
+}
+
 /// `Join(joinType=[InnerJoin], where=[a = b], …)`, as Flink's EXPLAIN says it.
-fn describe(kind: JoinKind, left: &Side, right: &Side, condition: Option<&Arc<dyn PhysicalExpr>>) -> String {
+fn describe(
+    kind: JoinKind,
+    bounded: Option<Bounded>,
+    left: &Side,
+    right: &Side,
+    condition: Option<&Arc<dyn PhysicalExpr>>,
+) -> String {
     let kind = match kind {
         JoinKind::Inner => "InnerJoin",
         JoinKind::LeftOuter => "LeftOuterJoin",
@@ -258,5 +272,15 @@ fn describe(kind: JoinKind, left: &Side, right: &Side, condition: Option<&Arc<dy
         let fields = side.stream.chain.schema().fields().iter().take(side.columns);
         fields.map(|field| field.name().clone()).collect::<Vec<_>>().join(", ")
     };
-    format!("Join(joinType=[{kind}], where=[{}], left=[{}], right=[{}])", all.join(" AND "), names(left), names(right))
+    let join = match bounded {
+        None => "Join",
+        Some(Bounded::Window) => "WindowJoin",
+        Some(Bounded::Interval) => "IntervalJoin",
+    };
+    format!(
+        "{join}(joinType=[{kind}], where=[{}], left=[{}], right=[{}])",
+        all.join(" AND "),
+        names(left),
+        names(right)
+    )
 }

@@ -5,6 +5,7 @@
 
 use super::join::Side;
 use super::time::Times;
+use super::window::WindowColumns;
 use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{Calc, Output, Value};
 use crate::error::SqlError;
@@ -14,7 +15,9 @@ use crate::uid::{Stateful, StatefulKind};
 use arrow::datatypes::{DataType, Field};
 use datafusion_expr::{Expr, UserDefinedLogicalNodeCore};
 use datafusion_physical_expr::expressions::lit;
-use sluice_engine::rank::{FirstRowFactory, RankBy, RankFactory, RankOrder, RankSpec};
+use sluice_engine::error::TaskError;
+use sluice_engine::operator::OperatorFactory;
+use sluice_engine::rank::{FirstRowFactory, RankBy, RankFactory, RankOrder, RankSpec, WindowRankFactory};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 
@@ -53,13 +56,30 @@ impl Translator<'_> {
             changelog,
             ttl: stateful.ttl[0].map(time_span),
         };
-        let description = describe(node, &side.key_names, changelog);
-        let factory = RankFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;
-        let (lineage, updates) = traced(node, &side.stream, (keys, &side.key_names), side.columns, &description);
+        let by_window = |windows: &WindowColumns| {
+            windows.are_made()
+                && !changelog
+                && !node.order.is_empty()
+                && keys.contains(&windows.start)
+                && keys.contains(&windows.end)
+        };
+        let windows = side.stream.windows.clone().filter(by_window);
+        let description = describe(node, &side.key_names, changelog, windows.is_some());
+        let refused = |error: TaskError| self.statement.invalid(&error.to_string());
+        let factory: Arc<dyn OperatorFactory> = match &windows {
+            Some(windows) => Arc::new(WindowRankFactory::new(spec, windows.end).map_err(refused)?),
+            None => Arc::new(RankFactory::new(spec).map_err(refused)?),
+        };
+        let (mut lineage, mut updates) =
+            traced(node, &side.stream, (keys, &side.key_names), side.columns, &description);
+        if windows.is_some() {
+            // A window comes out once.
+            (lineage, updates) = (vec![Lineage::Other; lineage.len()], None);
+        }
         let (keys, columns) = (keys.to_vec(), side.columns);
         let mut chain = self.partitioned(side.stream.chain, keys)?;
         let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
-        chain.push(info, "Rank", Arc::new(factory));
+        chain.push(info, if windows.is_some() { "WindowRank" } else { "Rank" }, factory);
         let mut calc = Calc::identity(chain.schema());
         let number = calc.outputs.len() - usize::from(node.has_number);
         calc.outputs.drain(columns..number);
@@ -151,7 +171,7 @@ fn traced(
 }
 
 /// `Rank(strategy=[…], rankType=[ROW_NUMBER], …)`, as Flink's EXPLAIN says it.
-fn describe(node: &Rank, names: &[String], changelog: bool) -> String {
+fn describe(node: &Rank, names: &[String], changelog: bool, of_windows: bool) -> String {
     let (partition, order) = names.split_at(node.partition.len());
     let order = order.iter().zip(&node.order).map(|(name, sort)| {
         let nulls = if sort.nulls_first == sort.asc {
@@ -166,12 +186,17 @@ fn describe(node: &Rank, names: &[String], changelog: bool) -> String {
     if node.order.is_empty() {
         return format!("Deduplicate(keep=[LastRow], key=[{}], order=[PROCTIME])", partition.join(", "));
     }
-    let strategy = if changelog { "RetractStrategy" } else { "AppendFastStrategy" };
+    let rank = if of_windows { "WindowRank(" } else { "Rank(" };
+    let strategy = match changelog {
+        _ if of_windows => "",
+        true => "strategy=[RetractStrategy], ",
+        false => "strategy=[AppendFastStrategy], ",
+    };
     let number = if node.has_number { ", outputRankNumber=[true]" } else { "" };
     let partition =
         if partition.is_empty() { String::new() } else { format!("partitionBy=[{}], ", partition.join(", ")) };
     format!(
-        "Rank(strategy=[{strategy}], rankType=[ROW_NUMBER], rankRange=[rankStart=1, rankEnd={}], {partition}\
+        "{rank}{strategy}rankType=[ROW_NUMBER], rankRange=[rankStart=1, rankEnd={}], {partition}\
          orderBy=[{}]{number})",
         node.limit,
         order.collect::<Vec<_>>().join(", "),

@@ -50,6 +50,17 @@ struct Slices {
 }
 
 impl WindowColumns {
+    /// Whether the columns say the window, which is not still to be made by an aggregation.
+    pub(super) const fn are_made(&self) -> bool {
+        self.slices.is_none()
+    }
+
+    /// Behind so many other columns.
+    pub(super) fn behind(&self, columns: usize) -> Self {
+        let time = self.time.map(|time| time + columns);
+        Self { start: self.start + columns, end: self.end + columns, time, slices: None }
+    }
+
     /// Behind a projection that keeps start and end.
     pub(super) fn through(&self, outputs: &[Output]) -> Option<Self> {
         let place = |wanted: usize| {
@@ -295,7 +306,9 @@ impl Translator<'_> {
         let mut times = vec![None; first + 2];
         times.push(Some(TimeAttribute::Rowtime).filter(|_| !by_clock));
         let (times, schema) = (Times::of(times), Arc::clone(&node.schema));
-        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows: Some(windows) })
+        // What comes out by the clock no watermark speaks of: nothing above goes by such windows.
+        let windows = Some(windows).filter(|_| !by_clock);
+        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows })
     }
 }
 

@@ -51,6 +51,7 @@ fn run(sides: [&[Batch]; 2]) -> Result<f64> {
         output: schema(&["k", "v", "id", "w"]),
         left_ttl: None,
         right_ttl: None,
+        bounds: None,
     })?;
     let mut operator = factory.create()?;
     let context = OperatorContext {
