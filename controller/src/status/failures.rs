@@ -1,7 +1,8 @@
 //! The last failures of a job, over all its JobManagers: each JobManager tells its own, the controller adds the lost
 //! JobManagers and what the kubelet says of the pods. Pure.
 //!
-//! Callers rely on: newest first, at most five, and what was known of a failure stays when its pod or its JobManager is
+//! Callers rely on: newest first, the last five and beside them the last one of each of the last generations, at most ten
+//! in all; and what was known of a failure stays when its pod or its JobManager is
 //! gone.
 
 use super::shorten;
@@ -12,9 +13,12 @@ use sluice_crds::StatusFailure;
 use sluice_protocol::Timestamp;
 use sluice_protocol::failure::FailureRecord;
 use sluice_protocol::status::JobStatus;
+use std::collections::BTreeSet;
 
-/// Failures that status shows.
-const LIMIT: usize = 5;
+/// Failures that status shows, whatever their generation.
+const LATEST: usize = 5;
+/// Failures that status shows, with the last ones of earlier generations.
+const LIMIT: usize = 10;
 /// Characters of the last log lines.
 const LOG: usize = 1_000;
 
@@ -37,8 +41,19 @@ pub(super) fn build_failures(
         old.iter().filter(|old| !failures.iter().any(|failure| is_same(old, failure))).cloned().collect();
     failures.extend(earlier);
     failures.sort_by_key(|failure| std::cmp::Reverse(failure.at.as_ref().map(from_time).unwrap_or_default()));
-    failures.truncate(LIMIT);
+    keep_latest(&mut failures);
     failures
+}
+
+/// A generation whose tasks fail again and again pushes out its own failures, not why the ones before it ended.
+fn keep_latest(failures: &mut Vec<StatusFailure>) {
+    let (mut position, mut generations) = (0, BTreeSet::new());
+    failures.retain(|failure| {
+        position += 1;
+        let is_last_of_generation = generations.insert(failure.generation);
+        is_last_of_generation || position <= LATEST
+    });
+    failures.truncate(LIMIT);
 }
 
 /// Whether two entries tell of one failure.
@@ -129,6 +144,22 @@ mod tests {
         facts.pods.clear();
         assert_eq!(build_failures(&first, Some(&told), None, &facts), first);
         assert_eq!(build_failures(&first, None, None, &facts), first, "nor is it forgotten by the next JobManager");
+    }
+
+    #[test]
+    fn the_last_failure_of_each_generation_is_kept() {
+        let facts = facts();
+        let mut known = Vec::new();
+        for generation in 1..=12 {
+            let at = |attempt: u32| generation * 100_000 + u64::from(attempt) * 1000;
+            let told = report((1..=7).rev().map(|attempt| record(generation, attempt, at(attempt))).collect());
+            known = build_failures(&known, Some(&told), None, &facts);
+        }
+        let shown: Vec<_> =
+            known.iter().map(|failure| (failure.generation.unwrap(), failure.attempt.unwrap())).collect();
+        let of_last = (3..=7).rev().map(|attempt| (12, attempt));
+        let earlier = (7..=11).rev().map(|generation| (generation, 7));
+        assert_eq!(shown, of_last.chain(earlier).collect::<Vec<_>>());
     }
 
     #[test]
