@@ -4,6 +4,7 @@
 //! The queues between hold a fixed number of bytes, so the rate of the sink says for how many seconds.
 
 use sluice_node::local::{LocalRun, LocalStart, run_local};
+use sluice_node::logs::LogSwitch;
 use sluice_protocol::CheckpointId;
 use sluice_protocol::options::{CheckpointingSpec, JobOptions};
 use sluice_protocol::status::CheckpointInfo;
@@ -77,6 +78,8 @@ pub async fn run(
         on_status: watch(Arc::clone(&seen), checkpoints, abandon.clone()),
         stop: CancellationToken::new(),
         abandon: abandon.clone(),
+        memory: None,
+        logs: LogSwitch::default(),
     };
     let running = tokio::spawn(run_local(run));
     if tokio::time::timeout(at_most, abandon.cancelled()).await.is_err() {

@@ -194,6 +194,10 @@ reasons! {
     UnknownEdge,
     /// A row cannot be processed.
     BadData,
+    /// Keyed state has outgrown its part of the memory.
+    MemoryExceeded,
+    /// The tasks of a TaskManager leave no memory to keyed state.
+    MemoryTooSmall,
     /// A broker, a store or a peer does not answer or refuses.
     External,
     /// A topic, a table or the like is not there, or access to it is denied.

@@ -1,7 +1,7 @@
 //! The command line as a whole, and the step from a command to its exit code.
 
 use crate::checkpoint::CheckpointCommand;
-use crate::control::{CancelArguments, SavepointArguments, StopArguments};
+use crate::control::{CancelArguments, LogLevelArguments, SavepointArguments, StopArguments};
 use crate::demo::DemoArguments;
 use crate::error::CommandError;
 use crate::logging::{self, LogFormat};
@@ -10,6 +10,7 @@ use crate::processes::{JobManagerArguments, TaskManagerArguments};
 use crate::run::RunArguments;
 use crate::{checkpoint, control, demo, output, plan, processes, run};
 use clap::{Parser, Subcommand};
+use sluice_node::logs::LogSwitch;
 use std::future::Future;
 use std::process::ExitCode;
 
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 pub(crate) struct Arguments {
     /// How log lines are written to standard error. What is logged is chosen by RUST_LOG, such as
     /// RUST_LOG=info or RUST_LOG=sluice_node=debug.
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, global = true, value_name = "FORMAT", env = "SLUICE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
@@ -44,6 +45,8 @@ enum Command {
     Stop(StopArguments),
     /// Cancel a running job
     Cancel(CancelArguments),
+    /// Change what the processes of a running job log
+    LogLevel(LogLevelArguments),
     /// Be the JobManager of a job (started by the controller)
     #[command(name = "jobmanager")]
     JobManager(JobManagerArguments),
@@ -55,8 +58,8 @@ enum Command {
 /// Does what the command line says.
 pub(crate) fn execute(arguments: Arguments) -> ExitCode {
     let quiet = !matches!(arguments.command, Command::JobManager(_) | Command::TaskManager(_));
-    logging::start(arguments.log_format, quiet);
-    match dispatch(arguments.command) {
+    let logs = logging::start(arguments.log_format, quiet);
+    match dispatch(arguments.command, logs) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             output::complain(&format!("error: {error}"));
@@ -65,18 +68,19 @@ pub(crate) fn execute(arguments: Arguments) -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<u8, CommandError> {
+fn dispatch(command: Command, logs: LogSwitch) -> Result<u8, CommandError> {
     match command {
-        Command::Run(arguments) => block_on(run::run(arguments)),
+        Command::Run(arguments) => block_on(run::run(arguments, logs)),
         Command::Demo(arguments) => block_on(demo::run(arguments)),
         Command::Validate(arguments) => plan::validate(&arguments),
         Command::Plan(arguments) => block_on(async move { plan::plan(&arguments).await }),
         Command::Checkpoint(command) => block_on(checkpoint::run(command)),
         Command::Savepoint(arguments) => block_on(control::savepoint(arguments)),
         Command::Stop(arguments) => block_on(control::stop(arguments)),
+        Command::LogLevel(arguments) => block_on(control::log_level(arguments)),
         Command::Cancel(arguments) => block_on(control::cancel(arguments)),
-        Command::JobManager(arguments) => block_on(processes::run_job_manager(arguments)),
-        Command::TaskManager(arguments) => block_on(processes::run_task_manager(arguments)),
+        Command::JobManager(arguments) => block_on(processes::run_job_manager(arguments, logs)),
+        Command::TaskManager(arguments) => block_on(processes::run_task_manager(arguments, logs)),
     }
 }
 

@@ -44,6 +44,14 @@ Examples:
   sluice stop --savepoint-to file:///backup
   sluice stop --without-savepoint              with a last checkpoint only";
 
+const LOG_LEVEL_EXAMPLES: &str = "\
+Examples:
+  sluice log-level debug
+  sluice log-level info,sluice_node=trace,librdkafka=debug
+  sluice log-level info,aws_config=error                what processes begin with
+
+It lasts until a process ends: a new JobManager or TaskManager begins with RUST_LOG; a TaskManager that joins is told.";
+
 /// Which JobManager.
 #[derive(Debug, Args)]
 pub(crate) struct EndpointArguments {
@@ -131,6 +139,17 @@ pub(crate) struct CancelArguments {
     endpoint: EndpointArguments,
 }
 
+/// Arguments of `log-level`.
+#[derive(Debug, Args)]
+#[command(after_help = LOG_LEVEL_EXAMPLES)]
+pub(crate) struct LogLevelArguments {
+    /// What is logged from now on, as in RUST_LOG: error, warn, info, debug or trace, alone or for a part
+    #[arg(value_name = "FILTER")]
+    filter: String,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+}
+
 /// Arguments of `checkpoint trigger`.
 #[derive(Debug, Args)]
 pub(crate) struct TriggerArguments {
@@ -167,6 +186,16 @@ pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
 /// Cancels a job.
 pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandError> {
     end(&arguments.endpoint, &Command::Cancel).await
+}
+
+/// Changes what the JobManager and all its TaskManagers log.
+pub(crate) async fn log_level(arguments: LogLevelArguments) -> Result<u8, CommandError> {
+    let endpoint = &arguments.endpoint;
+    let client = ControlClient::connect(&endpoint.jobmanager, endpoint.tls()?.as_ref()).await?;
+    let (job, generation) = client.describe().await?;
+    client.set_log_level(generation, &arguments.filter).await?;
+    output::complain(&format!("the processes of job {job} log '{}' now", arguments.filter));
+    Ok(0)
 }
 
 /// Takes a checkpoint now.

@@ -6,7 +6,7 @@
 //! [`ExitKind`](sluice_protocol::failure::ExitKind::code).
 //!
 //! The map: [`arguments`] is the whole command line; [`run`], [`demo`], [`processes`], [`plan`], [`checkpoint`] and
-//! [`control`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens; [`error`] is what went wrong.
+//! [`control`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens, [`size`] reads sizes; [`error`] is what went wrong.
 
 mod arguments;
 mod checkpoint;
@@ -21,6 +21,7 @@ mod processes;
 mod progress;
 mod run;
 mod signals;
+mod size;
 
 use std::process::ExitCode;
 

@@ -2,6 +2,7 @@
 //! storage of the snapshot that a plan is compared with.
 
 mod against;
+mod problems;
 
 use crate::checkpoint::choose;
 use crate::checkpoint::place::{Place, address_of};
@@ -46,7 +47,7 @@ pub(crate) struct PlanArguments {
 pub(crate) fn validate(arguments: &ValidateArguments) -> Result<u8, CommandError> {
     let mut code = 0;
     for path in &arguments.manifests {
-        match describe(path) {
+        match describe_all(path) {
             Ok(job) => {
                 let graph = &job.program.graph;
                 let (vertices, tasks) = (graph.vertices.len(), graph.subtasks());
@@ -82,6 +83,18 @@ pub(crate) async fn plan(arguments: &PlanArguments) -> Result<u8, CommandError> 
         Ok(_) => Ok(0),
         Err(error) => Err(CommandError::Usage(format!("the job would not start from {directory}: {error}"))),
     }
+}
+
+/// As [`describe`], but of what is wrong all at once.
+fn describe_all(path: &Path) -> Result<JobDescription, CommandError> {
+    let manifest = read_manifest(path)?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| CommandError::Io { what: format!("reading {}", path.display()), source })?;
+    let problems = problems::find(&text, &manifest);
+    if !problems.is_empty() {
+        return Err(CommandError::Usage(format!("{}: {}", path.display(), problems.join("\nerror: "))));
+    }
+    describe(path)
 }
 
 fn describe(path: &Path) -> Result<JobDescription, CommandError> {

@@ -3,7 +3,9 @@
 
 use crate::error::CommandError;
 use crate::signals::Signals;
+use crate::size::parse_size;
 use clap::Args;
+use sluice_node::logs::LogSwitch;
 use sluice_node::{JobManagerArgs, TaskManagerArgs};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Directive, StartFrom};
@@ -101,6 +103,9 @@ pub(crate) struct TaskManagerArguments {
     /// What other TaskManagers connect to; the bound address when absent
     #[arg(long, value_name = "HOST:PORT")]
     data_advertise: Option<String>,
+    /// Memory that the process may use: a number of bytes, or such as 512Mi or 2G; its cgroup's limit when absent
+    #[arg(long, value_name = "SIZE", env = "SLUICE_MEMORY", value_parser = parse_size)]
+    memory: Option<u64>,
     /// Port of status, metrics and probes
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     rest_port: u16,
@@ -138,7 +143,7 @@ async fn until_told(process: impl Future<Output = ExitRecord>) -> Result<u8, Com
 }
 
 /// Runs until the job ends or another generation takes over.
-pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8, CommandError> {
+pub(crate) async fn run_job_manager(arguments: JobManagerArguments, logs: LogSwitch) -> Result<u8, CommandError> {
     let process = sluice_node::run_job_manager(JobManagerArgs {
         job: arguments.job.job(),
         generation: Generation(arguments.job.generation),
@@ -150,13 +155,14 @@ pub(crate) async fn run_job_manager(arguments: JobManagerArguments) -> Result<u8
         rpc_bind: arguments.rpc_bind,
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
+        logs,
     });
     until_told(process).await
 }
 
 /// Runs until the JobManager says that the job has ended, or is gone for good. Told to end, it leaves in order; told
 /// again, or when that takes too long, at once.
-pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<u8, CommandError> {
+pub(crate) async fn run_task_manager(arguments: TaskManagerArguments, logs: LogSwitch) -> Result<u8, CommandError> {
     let (leave, told) = tokio::sync::watch::channel(false);
     let arguments = TaskManagerArgs {
         job: arguments.job.job(),
@@ -170,6 +176,8 @@ pub(crate) async fn run_task_manager(arguments: TaskManagerArguments) -> Result<
         data_advertise: arguments.data_advertise,
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
+        memory: arguments.memory,
+        logs,
     };
     let mut signals = Signals::new()?;
     let process = sluice_node::run_task_manager(arguments, told);

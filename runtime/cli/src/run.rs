@@ -9,8 +9,10 @@ use crate::output;
 use crate::plan::{job_of, warn};
 use crate::progress::Progress;
 use crate::signals::Signals;
+use crate::size::parse_size;
 use clap::Args;
 use sluice_crds::StreamJob;
+use sluice_node::logs::LogSwitch;
 use sluice_node::metrics::TaskMetrics;
 use sluice_node::{JobDescription, LocalRun, LocalStart, build_job, read_manifest, run_local};
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
@@ -68,6 +70,10 @@ pub(crate) struct RunArguments {
     /// Store checkpoints below this directory, whatever the manifest says
     #[arg(long, value_name = "DIRECTORY")]
     checkpoint_dir: Option<PathBuf>,
+    /// Memory that the process may use: a number of bytes, or such as 512Mi or 2G; its cgroup's limit or the machine's memory
+    /// when absent
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
     /// Subtasks per vertex, whatever the manifest says
     #[arg(long, value_name = "N")]
     parallelism: Option<u32>,
@@ -79,7 +85,7 @@ pub(crate) fn default_checkpoint_storage() -> Result<String, CommandError> {
 }
 
 /// Runs the job to its end.
-pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
+pub(crate) async fn run(arguments: RunArguments, logs: LogSwitch) -> Result<u8, CommandError> {
     let manifest = adapted(read_manifest(&arguments.manifest)?, &arguments)?;
     let job = build_job(&manifest, &job_of(&manifest))?;
     warn(&manifest);
@@ -96,6 +102,8 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, CommandError> {
     let control = control_endpoint(arguments.control_port)?;
     let mut run = local_run(job, start, Some(rest_bind), &switches, progress.painter());
     run.control = Some(control);
+    run.memory = arguments.memory;
+    run.logs = logs;
     run.start_timeout = (arguments.start_timeout > 0).then(|| Duration::from_secs(arguments.start_timeout));
     let end = drive(run, &switches).await?;
     progress.close();
@@ -170,6 +178,8 @@ pub(crate) fn local_run(
         on_status,
         stop: switches.stop.clone(),
         abandon: switches.abandon.clone(),
+        memory: None,
+        logs: LogSwitch::default(),
     }
 }
 

@@ -196,3 +196,47 @@ fn a_run_whose_storage_stays_away_ends_and_what_is_not_obeyed_is_said() {
     assert!(last.starts_with("error: StoreUnreachable: ") && last.contains("within 2 s"), "{said}");
     assert!(said.contains("note: spec.savepoints is obeyed on a cluster alone"), "{said}");
 }
+
+#[test]
+fn what_a_running_job_logs_is_changed() {
+    let directory = Directory::new("log-level");
+    write_job(&directory, 1_000_000, 1_000);
+    let log = std::fs::File::create(directory.path().join("log")).unwrap();
+    let mut child = directory.command("--log-format json run job.yaml --rest-port 0").stderr(log).spawn().unwrap();
+    let log = || std::fs::read_to_string(directory.path().join("log")).unwrap();
+    let until = |words: &str| {
+        let found = (0..400).any(|_| {
+            std::thread::sleep(Duration::from_millis(25));
+            log().contains(words)
+        });
+        assert!(found, "no {words:?} in\n{}", log());
+    };
+    until("control endpoint: ");
+    let said = log();
+    let endpoint = said.split("control endpoint: ").nth(1).unwrap().split_whitespace().next().unwrap();
+    let refused = directory.run(&format!("log-level sluice_node=loud --jobmanager {endpoint}"));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("'sluice_node=loud' is no log filter"), "{refused:?}");
+    assert!(!log().contains("\"DEBUG\""), "{}", log());
+    let changed = directory.run(&format!("log-level sluice_node=debug --jobmanager {endpoint}"));
+    assert_eq!(changed.code, Some(0), "{changed:?}");
+    until("\"level\":\"DEBUG\"");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn validate_tells_all_that_is_wrong_with_line_and_caret() {
+    let directory = Directory::new("validate");
+    let job = JOB.replace("ROWS", "10").replace("RATE", "10").replace("parallelism: 2", "parallelism: 0");
+    let job = job.replace("SELECT k, COUNT(*)", "SELECT kk, COUNT(*)");
+    std::fs::write(directory.path().join("job.yaml"), job).unwrap();
+    let ran = directory.run("validate job.yaml");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    for words in ["spec.parallelism", "11 |   parallelism: 0\n   |   ^", "4 | INSERT INTO counts SELECT kk, COUNT(*)"] {
+        assert!(ran.err.contains(words), "no {words:?}: {ran:?}");
+    }
+    std::fs::write(directory.path().join("job.yaml"), JOB.replace("  parallelism", "  paralelism")).unwrap();
+    let ran = directory.run("validate job.yaml");
+    assert!(ran.err.contains("did you mean parallelism?\n   |\n11 |   paralelism: 2\n   |   ^"), "{ran:?}");
+}

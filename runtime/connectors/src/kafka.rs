@@ -80,6 +80,11 @@ impl SourceFactory for KafkaSourceFactory {
         self.options.value.produced_kinds()
     }
 
+    /// Of one partition: a reader has as many such buffers as it reads partitions.
+    fn buffered_bytes(&self) -> u64 {
+        self.options.properties.kilobytes("queued.max.messages.kbytes", 16_384)
+    }
+
     /// As in Flink: the topic's hash says where its partition 0 goes, the others follow round robin.
     fn owner(&self, split: &str, parallelism: u32) -> SubtaskIndex {
         let (topic, partition) = split::parse_name(split).unwrap_or((split, 0));
@@ -130,6 +135,10 @@ impl SinkFactory for KafkaSinkFactory {
     fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
         let committer = || committer::KafkaCommitter::new(Arc::clone(&self.options), context);
         Ok(self.options.is_exactly_once.then(|| Box::new(committer()) as Box<dyn Committer>))
+    }
+
+    fn buffered_bytes(&self) -> u64 {
+        self.options.properties.kilobytes("queue.buffering.max.kbytes", 65_536)
     }
 
     fn accepted_kinds(&self) -> AcceptedKinds {

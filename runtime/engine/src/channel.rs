@@ -62,8 +62,8 @@ use serde::{Deserialize, Serialize};
 use sluice_protocol::message::Barrier;
 use sluice_protocol::{CheckpointId, SubtaskIndex};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 
 /// The default window of a channel in bytes.
 pub const DEFAULT_WINDOW: usize = 1 << 20;
@@ -179,6 +179,12 @@ impl OutputChannel {
         self.queue.id
     }
 
+    /// Tells how much is queued.
+    #[must_use]
+    pub fn gauge(&self) -> QueueGauge {
+        QueueGauge(Arc::downgrade(&self.queue))
+    }
+
     /// Whether there is room for another batch; a batch pushed while there is may overdraw.
     #[must_use]
     pub fn has_room(&self) -> bool {
@@ -230,6 +236,24 @@ impl OutputChannel {
     }
 }
 
+/// Looks at how full a channel's queue is, from any thread; it keeps no queue alive.
+#[derive(Clone)]
+pub struct QueueGauge(Weak<Queue>);
+
+impl fmt::Debug for QueueGauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QueueGauge").field(&self.queued_bytes()).finish()
+    }
+}
+
+impl QueueGauge {
+    /// Bytes queued; 0 when the queue is gone.
+    #[must_use]
+    pub fn queued_bytes(&self) -> u64 {
+        self.0.upgrade().map_or(0, |queue| queue.queued_bytes())
+    }
+}
+
 /// The end that frames come out of.
 pub struct InputChannel {
     queue: Arc<Queue>,
@@ -242,6 +266,12 @@ impl InputChannel {
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.queue.id
+    }
+
+    /// Tells how much is queued.
+    #[must_use]
+    pub fn gauge(&self) -> QueueGauge {
+        QueueGauge(Arc::downgrade(&self.queue))
     }
 
     /// Another end of the same queue, to look at what a task has not read.
@@ -314,6 +344,12 @@ impl InputChannel {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// The bytes that its queue has room for.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.queue.window()
     }
 
     /// Bytes queued.

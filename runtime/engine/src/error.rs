@@ -20,6 +20,9 @@ pub enum TaskError {
     /// The connector's counterpart does not exist or refuses access: a person must act.
     #[error("{0}")]
     Unavailable(String),
+    /// The keyed state has outgrown its part of the memory.
+    #[error("{0}")]
+    MemoryExceeded(String),
     /// A broken promise of ours.
     #[error("{0}")]
     Internal(String),
@@ -35,6 +38,7 @@ impl TaskError {
             Self::IncompatibleState(_) => ("IncompatibleState", Fault::User, Retry::Never),
             Self::External(_) => ("External", Fault::External, Retry::Restart),
             Self::Unavailable(_) => ("Unavailable", Fault::External, Retry::Backoff),
+            Self::MemoryExceeded(_) => ("MemoryExceeded", Fault::User, Retry::Restart),
             Self::Internal(_) => ("Internal", Fault::Internal, Retry::Restart),
         };
         Failure { reason: reason.to_owned(), message: self.to_string(), fault, retry }

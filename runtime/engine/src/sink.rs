@@ -118,6 +118,11 @@ pub trait SinkFactory: Send + Sync {
         None
     }
 
+    /// Bytes of rows that one writer holds back at most before they are out.
+    fn buffered_bytes(&self) -> u64 {
+        0
+    }
+
     /// What commits and aborts the transactions of its writers, in the JobManager's process.
     ///
     /// # Errors

@@ -49,6 +49,15 @@ pub struct SourceContext {
     pub by_split: bool,
 }
 
+/// How far behind the end of a split its reader is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitLag {
+    /// The split's id, such as `test-0`.
+    pub split: String,
+    /// Records in it that were not handed out yet.
+    pub records: u64,
+}
+
 /// One subtask's reader.
 pub trait Source: Send {
     /// Called once before any poll.
@@ -85,6 +94,12 @@ pub trait Source: Send {
     /// Records that could not be read and were passed over since the source was opened.
     fn malformed_records(&self) -> u64 {
         0
+    }
+
+    /// How far behind the end of its splits it is, as far as it knows; empty where there is no such thing. Asked about once
+    /// a second: cheap, and asks nobody.
+    fn lag(&self) -> Vec<SplitLag> {
+        Vec::new()
     }
 
     /// A checkpoint is complete: a place to commit offsets for others to see.
@@ -125,6 +140,11 @@ pub trait SourceFactory: Send + Sync {
     /// How its rows give watermarks; `None`: not at all.
     fn watermarks(&self) -> Option<&WatermarkStrategy> {
         None
+    }
+
+    /// Bytes of records that one reader holds back at most before the task takes them.
+    fn buffered_bytes(&self) -> u64 {
+        0
     }
 
     /// What a plan should say of it to people.

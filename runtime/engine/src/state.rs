@@ -24,6 +24,7 @@ pub mod hash;
 mod history;
 mod links;
 pub mod list;
+pub mod memory;
 pub mod merged;
 pub mod prefix;
 mod restore;
@@ -43,6 +44,7 @@ use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, Field};
 use disk::{DiskKeyedTable, DiskSpace};
 use hash::HashKeyedTable;
+use memory::StateMemory;
 use prefix::{FoundRows, Prefixes};
 use rows::{GroupRows, Wanted};
 use sluice_protocol::{CheckpointId, KeyGroup, KeyGroupRange, OperatorUid, key_group};
@@ -247,6 +249,8 @@ pub enum StateBackend {
     /// In memory.
     #[default]
     Hash,
+    /// In memory, as much of it as this allows.
+    HashWithin(Arc<StateMemory>),
     /// In the LSM of this process.
     Disk(Arc<DiskSpace>),
 }
@@ -260,6 +264,10 @@ impl StateBackend {
     ) -> Result<Box<dyn KeyedTable>, TaskError> {
         match self {
             Self::Hash => Ok(Box::new(HashKeyedTable::new(name, layout, context.key_groups, context.max_parallelism))),
+            Self::HashWithin(memory) => {
+                let table = HashKeyedTable::new(name, layout, context.key_groups, context.max_parallelism);
+                Ok(Box::new(table.within(memory)))
+            }
             Self::Disk(space) => {
                 let keys = (context.key_groups, context.max_parallelism);
                 Ok(Box::new(DiskKeyedTable::new(name, layout, keys, space)?))

@@ -47,7 +47,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use crate::channel::InputChannel;
+use crate::channel::{InputChannel, OutputChannel};
 use crate::error::TaskError;
 use crate::event_time::source::{Piece, SourceWatermarks, take_restored};
 use crate::in_flight::RestoredChannel;
@@ -220,7 +220,10 @@ impl Task {
             clock: Clock::clone(&description.clock),
             mailbox: TaskHandle::new(Waker::clone(&waker)),
             waker,
-            meter: Meter::default(),
+            meter: Meter::new(
+                description.inputs.iter().map(InputChannel::gauge).collect(),
+                description.outputs.iter().flat_map(|edge| &edge.channels).map(OutputChannel::gauge).collect(),
+            ),
             events: Vec::new(),
             triggers: VecDeque::new(),
             aborted: VecDeque::new(),
@@ -396,6 +399,9 @@ impl Task {
 
     /// Processes one piece of input; says whether there was one.
     fn take_input(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
+        if let Input::Source { source, .. } = &running.input {
+            self.meter.ask_lag(source.as_ref(), now);
+        }
         match &mut running.input {
             Input::Source { .. } if running.finished || running.held.is_some() => {
                 running.pause();

@@ -150,7 +150,7 @@ pub struct OpenRun {
 }
 
 impl DataPlane {
-    /// Listens on `bind`. `runtime` moves the frames; `window` is the credit in bytes that every channel begins with,
+    /// Listens on `bind`. `runtime` moves the frames; `window` is the credit in bytes that a channel begins with at most: less where its queue is smaller,
     /// the same in all processes of a job. With `tls`, peers must hold a TaskManager's certificate of the same job.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! From a manifest to a job: every process of a job builds the same program from the same text (design §2).
 
-use sluice_crds::{StreamJob, parse_manifest, validate};
+use sluice_crds::{ManifestError, StreamJob, parse_manifest, validate};
 use sluice_engine::program::Program;
 use sluice_engine::sink::DeliveryGuarantee;
 use sluice_engine::table::ConnectorCatalog;
@@ -31,7 +31,28 @@ pub struct JobDescription {
 pub fn read_manifest(path: &Path) -> Result<StreamJob, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::user("BadManifest", format!("{}: {error}", path.display())))?;
-    parse_manifest(&text).map_err(|error| Failure::user("BadManifest", format!("{}: {error}", path.display())))
+    parse_manifest(&text).map_err(|error| {
+        let place = match &error {
+            ManifestError::UnknownField { path, line, .. } | ManifestError::Invalid { path, line, .. } => {
+                excerpt(&text, *line, path.rsplit('.').next().unwrap_or_default())
+            }
+            ManifestError::Syntax { .. } | ManifestError::WrongKind { .. } => String::new(),
+        };
+        Failure::user("BadManifest", format!("{}: {error}{place}", path.display()))
+    })
+}
+
+/// The line (from 1) of a text, and a caret under `key` in it, or under its first word; begins on a line of its own.
+/// Nothing where there is no such line.
+#[must_use]
+pub fn excerpt(text: &str, line: usize, key: &str) -> String {
+    let Some(shown) = line.checked_sub(1).and_then(|index| text.lines().nth(index)) else { return String::new() };
+    let found = if key.is_empty() { None } else { shown.find(key) };
+    let at = found.unwrap_or_else(|| shown.len() - shown.trim_start().len());
+    // Tabs are kept so that the caret stands right whatever their width.
+    let indent: String = shown[..at].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    let gutter = " ".repeat(line.to_string().len());
+    format!("\n{gutter} |\n{line} | {shown}\n{gutter} | {indent}^")
 }
 
 /// Builds the job that a manifest describes. Contacts nobody.

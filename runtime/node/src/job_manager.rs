@@ -18,6 +18,7 @@ pub(crate) mod store;
 
 use crate::edge;
 use crate::job::{self, JobDescription};
+use crate::logs::{LogFilters, LogSwitch};
 use crate::rest::{RestServer, Views};
 use driver::{Driver, DriverConfig, DriverHandle, Patience};
 use sluice_protocol::failure::{ExitRecord, Failure};
@@ -59,6 +60,8 @@ pub struct JobManagerArgs {
     pub rest_bind: SocketAddr,
     /// Where the exit record is written.
     pub termination_message: Option<PathBuf>,
+    /// Changes what the process logs.
+    pub logs: LogSwitch,
 }
 
 /// Runs a JobManager until its job ends or another generation takes over.
@@ -99,7 +102,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
     let _rest = RestServer::start(args.rest_bind, views)
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
-    let server = serve(listener, &handle, &args.job, args.generation, tls);
+    let server = serve(listener, &handle, &args.job, args.generation, tls, &args.logs);
     drop(handle);
     let record = driver.run().await;
     // The streams end by themselves now that the control loop is gone; what was sent is still delivered.
@@ -132,10 +135,12 @@ pub(crate) fn serve(
     job: &JobId,
     generation: Generation,
     tls: Option<Arc<Tls>>,
+    logs: &LogSwitch,
 ) -> tokio::task::JoinHandle<()> {
+    let logs = LogFilters::new(logs.clone());
     let refusals = Arc::new(Refusals::default());
-    let gateway = sessions::Gateway::new(handle.clone(), Arc::clone(&refusals));
-    let control = control::Control::new(handle.clone(), job.clone(), generation, Arc::clone(&refusals));
+    let gateway = sessions::Gateway::new(handle.clone(), Arc::clone(&refusals), logs.clone());
+    let control = control::Control::new(handle.clone(), job.clone(), generation, Arc::clone(&refusals), logs);
     let router = sluice_rpc::transport::server()
         .add_service(sluice_rpc::gateway::service(gateway))
         .add_service(sluice_rpc::control::service(control));

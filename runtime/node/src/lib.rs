@@ -9,6 +9,8 @@
 //! - [`task_manager`]: runs tasks, stores snapshots. [`data_plane`]: rows between TaskManagers.
 //! - [`local`]: a whole job in one process.
 //! - [`rest`], [`metrics`]: status, metrics and probes over HTTP.
+//! - [`logs`]: what the processes log, changed while they run.
+//! - [`memory`]: who gets how much of the process's memory.
 //! - [`edge`]: clock, randomness, exit records.
 //!
 //! A run of the tasks, through the processes:
@@ -22,6 +24,8 @@ pub mod edge;
 pub mod job;
 pub mod job_manager;
 pub mod local;
+pub mod logs;
+pub mod memory;
 pub mod metrics;
 pub mod rest;
 pub mod secrets;
@@ -29,7 +33,7 @@ pub mod task_manager;
 #[cfg(test)]
 mod tests;
 
-pub use job::{JobDescription, build_job, explain_job, read_manifest};
+pub use job::{JobDescription, build_job, excerpt, explain_job, read_manifest};
 pub use job_manager::{JobManagerArgs, run_job_manager};
 pub use local::{LocalRun, LocalStart, run_local};
 pub use task_manager::{TaskManagerArgs, run_task_manager};

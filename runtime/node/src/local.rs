@@ -16,6 +16,8 @@ use crate::edge;
 use crate::job::JobDescription;
 use crate::job_manager::driver::{Driver, DriverConfig, DriverHandle, Patience};
 use crate::job_manager::store;
+use crate::logs::LogSwitch;
+use crate::memory::MemoryLimit;
 use crate::metrics::{TaskMetrics, TaskView};
 use crate::rest::{RestServer, Views};
 use crate::task_manager::worker::{SessionOutcome, Worker};
@@ -74,6 +76,10 @@ pub struct LocalRun {
     pub stop: CancellationToken,
     /// Ends the process at once.
     pub abandon: CancellationToken,
+    /// Bytes of memory that the process may use; its cgroup's limit or the machine's memory when absent.
+    pub memory: Option<u64>,
+    /// Changes what the process logs.
+    pub logs: LogSwitch,
 }
 
 /// What a local run starts from.
@@ -134,10 +140,12 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     let registration = registration(&description, &master);
     let program = description.program.clone();
     let kept_in = storage.clone();
-    let worker = Worker::new(registration, Equipment::new(description, storage.clone())?, None);
+    let worker =
+        Worker::new(registration, Equipment::new(description, storage.clone(), MemoryLimit::find(run.memory))?, None);
     let (driver, handle) = Driver::new(DriverConfig { master, program, storage, patience: Patience::FailOnRefusal });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
-    let server = run.control.map(|listener| serve_control(listener, &handle, &served, generation)).transpose()?;
+    let server =
+        run.control.map(|listener| serve_control(listener, &handle, &served, generation, &run.logs)).transpose()?;
     let kept = tokio::spawn(identity::keep(kept_in, served, handle.status()));
     tokio::spawn(show(handle.status(), handle.ended(), worker.task_view(), run.on_status));
     tokio::spawn(forward_requests(handle.clone(), stop, abandon));
@@ -157,11 +165,12 @@ fn serve_control(
     handle: &DriverHandle,
     job: &JobId,
     generation: Generation,
+    logs: &LogSwitch,
 ) -> Result<tokio::task::JoinHandle<()>, Failure> {
     let failed = |error| Failure::restart("NoControlEndpoint", Fault::External, format!("--control-port: {error}"));
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-    Ok(crate::job_manager::serve(listener, handle, job, generation, None))
+    Ok(crate::job_manager::serve(listener, handle, job, generation, None, logs))
 }
 
 /// Checkpoints that would be kept in memory go to a local directory: a local run can then be resumed.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use sluice_protocol::history::{CheckpointDetails, CheckpointHistory, RecordState};
 use sluice_protocol::message::CheckpointMetrics;
 use sluice_protocol::status::JobStatus;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What `/metrics` is.
@@ -64,6 +65,21 @@ pub struct TaskMetrics {
     pub alignment_ms: u64,
     /// Milliseconds from the trigger of the last one to its acknowledgement.
     pub checkpoint_ms: u64,
+    /// Bytes that wait in its input queues.
+    pub input_queued_bytes: u64,
+    /// Bytes that wait in its output queues.
+    pub output_queued_bytes: u64,
+    /// Records of each split that its source has not read yet, where it knows.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lag: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SplitLabels {
+    vertex: u32,
+    name: String,
+    subtask: u32,
+    split: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -186,7 +202,9 @@ fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
         lag.get_or_create(&labels(task)).set(i64::try_from(millis).unwrap_or(i64::MAX));
     }
     registry.register("task_watermark_lag_milliseconds", "The time less the watermark last passed on", lag);
-    let gauges: [(&str, &str, Read); 4] = [
+    let gauges: [(&str, &str, Read); 6] = [
+        ("task_input_queue_bytes", "Bytes that wait in the input queues", |task| task.input_queued_bytes),
+        ("task_output_queue_bytes", "Bytes that wait in the output queues", |task| task.output_queued_bytes),
         ("task_state_bytes", "Bytes of state in the last checkpoint", |task| task.state_bytes),
         ("task_in_flight_bytes", "Bytes that the last checkpoint's barrier overtook", |task| task.in_flight_bytes),
         ("task_alignment_milliseconds", "From first to last barrier of the last checkpoint", |task| task.alignment_ms),
@@ -199,6 +217,20 @@ fn register_tasks(registry: &mut Registry, tasks: &[TaskMetrics]) {
         }
         registry.register(name, help, family);
     }
+    register_lag(registry, tasks);
+}
+
+/// Per split: what is read by a task that is slow looks unlike what one partition alone is behind with.
+fn register_lag(registry: &mut Registry, tasks: &[TaskMetrics]) {
+    let family = Family::<SplitLabels, Gauge>::default();
+    for task in tasks {
+        let TaskLabels { vertex, name, subtask } = labels(task);
+        for (split, records) in &task.lag {
+            let labels = SplitLabels { vertex, name: name.clone(), subtask, split: split.clone() };
+            family.get_or_create(&labels).set(i64::try_from(*records).unwrap_or(i64::MAX));
+        }
+    }
+    registry.register("source_lag_records", "Records of a split that its source has not read yet", family);
 }
 
 fn labels(task: &TaskMetrics) -> TaskLabels {

@@ -179,7 +179,9 @@ mod tests {
 
     fn views() -> Views {
         let status = JobStatus { state: JobState::Running, completed_checkpoints: 3, ..JobStatus::default() };
-        let task = TaskMetrics { name: "Source".to_owned(), rows_in: 42, ..TaskMetrics::default() };
+        let lag = [("events-0".to_owned(), 17)].into();
+        let name = "Source".to_owned();
+        let task = TaskMetrics { name, rows_in: 42, output_queued_bytes: 1234, lag, ..TaskMetrics::default() };
         Views {
             role: "local",
             status: Some(watch::Sender::new(status).subscribe()),
@@ -243,6 +245,10 @@ mod tests {
         assert!(metrics.contains("sluice_job_last_checkpoint_alignment_milliseconds 5"), "{metrics}");
         let rows = r#"sluice_task_rows_in_total{vertex="0",name="Source",subtask="0"} 42"#;
         assert!(metrics.contains(rows), "{metrics}");
+        let queued = r#"sluice_task_output_queue_bytes{vertex="0",name="Source",subtask="0"} 1234"#;
+        assert!(metrics.contains(queued), "{metrics}");
+        let lag = r#"sluice_source_lag_records{vertex="0",name="Source",subtask="0",split="events-0"} 17"#;
+        assert!(metrics.contains(lag), "{metrics}");
         for path in ["/", "/healthz", "/readyz"] {
             assert!(get(server.address(), path).await.starts_with("HTTP/1.1 200"), "{path}");
         }

@@ -24,10 +24,13 @@ use crate::data_plane::DataPlane;
 use crate::edge;
 use crate::job::{self, JobDescription};
 use crate::job_manager::store::{self, Storage, jittered};
+use crate::logs::LogSwitch;
+use crate::memory::{MemoryLimit, MemorySplit};
 use crate::rest::{RestServer, Views};
 use sluice_engine::channel::DEFAULT_WINDOW;
 use sluice_engine::state::StateBackend;
 use sluice_engine::state::disk::DiskSpace;
+use sluice_engine::state::memory::StateMemory;
 use sluice_protocol::failure::{ExitKind, ExitRecord, Failure, Fault};
 use sluice_protocol::message::Registration;
 use sluice_protocol::options;
@@ -35,9 +38,9 @@ use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
 use sluice_rpc::tls::Tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 use worker::{SessionOutcome, Worker};
@@ -80,6 +83,10 @@ pub struct TaskManagerArgs {
     pub rest_bind: SocketAddr,
     /// Where the exit record is written.
     pub termination_message: Option<PathBuf>,
+    /// Bytes of memory that it may use; the limit of its cgroup when absent.
+    pub memory: Option<u64>,
+    /// Changes what the process logs.
+    pub logs: LogSwitch,
 }
 
 /// Runs a TaskManager until its job ends, its JobManager refuses it, or cannot be found any more.
@@ -107,7 +114,7 @@ async fn run(args: &TaskManagerArgs, leave: watch::Receiver<bool>) -> Result<Exi
         .await
         .map_err(|error| Failure::user("AddressInUse", error.to_string()))?;
     let registration = registration(args, &job, &data_plane);
-    let equipment = Equipment::new(job, storage)?;
+    let equipment = Equipment::new(job, storage, MemoryLimit::find(args.memory))?;
     let mut worker = Worker::new(registration, equipment, Some(data_plane));
     worker.leave_when(leave);
     let views = Views {
@@ -132,7 +139,7 @@ async fn serve_job_manager(
     let mut give_up_at = Instant::now() + REGISTRATION_TIMEOUT;
     let mut pause = FIRST_PAUSE;
     loop {
-        let outcome = match session::connect(&args.job_manager, tls).await {
+        let outcome = match session::connect(&args.job_manager, tls, &args.logs).await {
             Ok(session) => worker.serve(session).await,
             Err(message) => SessionOutcome::Lost { registered: false, message },
         };
@@ -196,6 +203,34 @@ pub(crate) struct Equipment {
     pub(crate) job: Arc<JobDescription>,
     pub(crate) storage: Storage,
     pub(crate) state_backend: StateBackend,
+    /// What the process may use.
+    pub(crate) memory: MemoryLimit,
+    /// The part of keyed state, when that is in memory.
+    state_memory: Arc<StateMemory>,
+    /// A subtask that stores its state holds one of them.
+    pub(crate) writers: Arc<Writers>,
+}
+
+/// How many subtasks store their state at once: as many as the memory allows, which each deployment says anew.
+#[derive(Debug)]
+pub(crate) struct Writers(Mutex<Arc<Semaphore>>);
+
+impl Default for Writers {
+    fn default() -> Self {
+        Self(Mutex::new(Arc::new(Semaphore::new(1))))
+    }
+}
+
+impl Writers {
+    fn set(&self, writers: usize) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(Semaphore::new(writers));
+    }
+
+    /// The right to store, given back when it is dropped. `None` never comes: nobody closes it.
+    pub(crate) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        let current = Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        current.acquire_owned().await.ok()
+    }
 }
 
 impl Equipment {
@@ -203,25 +238,30 @@ impl Equipment {
     ///
     /// # Errors
     /// When the working directory of backend Disk cannot be used.
-    pub(crate) fn new(job: JobDescription, storage: Storage) -> Result<Self, Failure> {
+    pub(crate) fn new(job: JobDescription, storage: Storage, memory: MemoryLimit) -> Result<Self, Failure> {
+        let state_memory = Arc::new(StateMemory::new(u64::MAX));
         let state_backend = match job.options.state_backend {
-            options::StateBackend::Hash => StateBackend::Hash,
+            options::StateBackend::Hash => StateBackend::HashWithin(Arc::clone(&state_memory)),
             options::StateBackend::Disk => {
-                let space = DiskSpace::create(&std::env::temp_dir(), &edge::random_id(), disk_cache_bytes());
+                let space = DiskSpace::create(&std::env::temp_dir(), &edge::random_id(), disk_cache_bytes(memory));
                 StateBackend::Disk(space.map_err(|error| error.to_failure())?)
             }
         };
-        Ok(Self { job: Arc::new(job), storage, state_backend })
+        let writers = Arc::default();
+        Ok(Self { job: Arc::new(job), storage, state_backend, memory, state_memory, writers })
+    }
+
+    /// Obeys the division of the memory for the tasks that are about to be deployed.
+    pub(crate) fn obey(&self, split: &MemorySplit) {
+        info!("{split}");
+        self.state_memory.set_limit(split.state);
+        self.writers.set(split.writers);
     }
 }
 
 /// An eighth of the memory that the process may use holds what backend Disk has read.
-fn disk_cache_bytes() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let limit = read("/sys/fs/cgroup/memory.max").trim().parse().ok();
-    let total = || read("/proc/meminfo").split_whitespace().nth(1).and_then(|kilobytes| kilobytes.parse::<u64>().ok());
-    let memory = limit.or_else(|| total().map(|kilobytes| kilobytes << 10)).unwrap_or_default();
-    (memory / 8).clamp(LEAST_DISK_CACHE, MOST_DISK_CACHE)
+fn disk_cache_bytes(memory: MemoryLimit) -> u64 {
+    (memory.bytes() / 8).clamp(LEAST_DISK_CACHE, MOST_DISK_CACHE)
 }
 
 /// The runtime that moves data frames.

@@ -11,6 +11,8 @@ use crate::job::JobDescription;
 use crate::job_manager::driver::{Driver, DriverConfig, Patience};
 use crate::job_manager::{self, store};
 use crate::local::{LocalRun, LocalStart, run_local};
+use crate::logs::LogSwitch;
+use crate::memory::MemoryLimit;
 use crate::metrics::TaskMetrics;
 use crate::task_manager::worker::Worker;
 use crate::task_manager::{Equipment, session};
@@ -30,7 +32,7 @@ use sluice_sql::PlanOptions;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -115,6 +117,8 @@ fn local(program: Program, options: JobOptions, start: LocalStart) -> Local {
         on_status: Box::new(on_status),
         stop: CancellationToken::new(),
         abandon: CancellationToken::new(),
+        memory: None,
+        logs: LogSwitch::default(),
     };
     Local { run, statuses }
 }
@@ -292,12 +296,30 @@ async fn storage_that_cannot_hold_a_ledger_is_refused_by_name() {
     std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
 }
 
+/// What the processes were told to log, each by its name.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<String>>>);
+
+impl Logged {
+    fn switch(&self, process: &str) -> LogSwitch {
+        let (logged, process) = (Arc::clone(&self.0), process.to_owned());
+        LogSwitch::new(move |filter| {
+            if filter.contains(' ') {
+                return Err(format!("'{filter}' is none"));
+            }
+            logged.lock().unwrap().push(format!("{process} {filter}"));
+            Ok(())
+        })
+    }
+}
+
 /// A JobManager with its servers, as a process has it, on a job that was not read from a file.
 struct Cluster {
     job: JobDescription,
     storage: store::Storage,
     rpc: SocketAddr,
     record: tokio::task::JoinHandle<ExitRecord>,
+    logged: Logged,
 }
 
 pub(crate) fn job_id() -> JobId {
@@ -329,19 +351,20 @@ async fn start_cluster_on(
         failures: FailureCounts::default(),
         planted: Planted::default(),
     };
+    let logged = Logged::default();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let rpc = listener.local_addr().unwrap();
     let patience = Patience::WaitForStore;
     let (driver, handle) =
         Driver::new(DriverConfig { master, program: job.program.clone(), storage: storage.clone(), patience });
-    let server = job_manager::serve(listener, &handle, &job.job, Generation(1), tls);
+    let server = job_manager::serve(listener, &handle, &job.job, Generation(1), tls, &logged.switch("jobmanager"));
     drop(handle);
     let record = tokio::spawn(async move {
         let record = driver.run().await;
         server.await.unwrap();
         record
     });
-    Cluster { job, storage, rpc, record }
+    Cluster { job, storage, rpc, record, logged }
 }
 
 impl Cluster {
@@ -368,13 +391,35 @@ impl Cluster {
             data_address: plane.address().to_string(),
             fingerprint: self.job.program.graph.fingerprint(),
         };
-        let equipment = Equipment::new(self.job.clone(), self.storage.clone()).unwrap();
+        let equipment = Equipment::new(self.job.clone(), self.storage.clone(), MemoryLimit::find(None)).unwrap();
         let mut worker = Worker::new(registration, equipment, Some(plane));
-        let session = session::connect(&self.rpc.to_string(), tls.as_ref()).await?;
+        let session = session::connect(&self.rpc.to_string(), tls.as_ref(), &self.logged.switch(name)).await?;
         Ok(tokio::spawn(async move {
             worker.serve(session).await;
         }))
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_logged_changes_in_all_processes_also_in_those_that_come_later() {
+    let cluster = start_cluster(program(None, &Collected::default()), options(None)).await;
+    let _first = cluster.start_task_manager("tm-0").await;
+    let client = within(ControlClient::connect(&cluster.rpc.to_string(), None)).await.unwrap();
+    within(client.set_log_level(Generation(1), "debug")).await.unwrap();
+    let refused = within(client.set_log_level(Generation(1), "no filter")).await.unwrap_err();
+    assert!(refused.to_string().contains("'no filter'"), "{refused}");
+    assert!(within(client.set_log_level(Generation(2), "trace")).await.is_err(), "it is meant for another generation");
+    let _second = cluster.start_task_manager("tm-1").await;
+    let all = ["jobmanager debug", "tm-0 debug", "tm-1 debug"];
+    within(async {
+        while cluster.logged.0.lock().unwrap().len() < all.len() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let mut logged = cluster.logged.0.lock().unwrap().clone();
+    logged.sort();
+    assert_eq!(logged, all);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

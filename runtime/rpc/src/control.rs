@@ -9,7 +9,8 @@ use crate::transport::{self, LastProblem, MESSAGE_LIMIT};
 use crate::v1::job_manager_control_client::JobManagerControlClient;
 pub use crate::v1::job_manager_control_server::{JobManagerControl, JobManagerControlServer};
 pub use crate::v1::{
-    CommandReply, CommandRequest, DescribeRequest, JobManagerDescription, JobReference, StatusUpdate, WatchRequest,
+    CommandReply, CommandRequest, DescribeRequest, JobManagerDescription, JobReference, LogLevelReply, LogLevelRequest,
+    StatusUpdate, WatchRequest,
 };
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -153,6 +154,17 @@ impl ControlClient {
         let mut client = self.client.clone();
         let call = async move { client.execute(Request::new(request)).await };
         Ok(self.within_deadline(call).await?.into_inner().newly_accepted)
+    }
+
+    /// Changes what the job's processes log, by a filter as in `RUST_LOG`.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or it is no filter.
+    pub async fn set_log_level(&self, generation: Generation, filter: &str) -> Result<(), ControlError> {
+        let request = LogLevelRequest { generation: generation.0, filter: filter.to_owned() };
+        let mut client = self.client.clone();
+        let call = async move { client.set_log_level(Request::new(request)).await };
+        self.within_deadline(call).await.map(drop)
     }
 
     async fn within_deadline<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, ControlError> {

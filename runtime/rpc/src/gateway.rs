@@ -5,8 +5,10 @@
 pub use crate::convert::ConversionError;
 use crate::tls::Tls;
 use crate::transport::{self, MESSAGE_LIMIT};
+use crate::v1::LogLevel;
 pub use crate::v1::task_manager_gateway_client::TaskManagerGatewayClient;
 pub use crate::v1::task_manager_gateway_server::{TaskManagerGateway, TaskManagerGatewayServer};
+use crate::v1::to_task_manager_envelope::Message;
 pub use crate::v1::{FromTaskManagerEnvelope, ToTaskManagerEnvelope};
 use std::sync::Arc;
 use tonic::transport::Channel;
@@ -31,4 +33,19 @@ pub fn service<T: TaskManagerGateway>(gateway: T) -> TaskManagerGatewayServer<T>
     TaskManagerGatewayServer::new(gateway)
         .max_decoding_message_size(MESSAGE_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT)
+}
+
+/// Tells a TaskManager what to log.
+#[must_use]
+pub fn log_level(filter: String) -> ToTaskManagerEnvelope {
+    ToTaskManagerEnvelope { message: Some(Message::LogLevel(LogLevel { filter })) }
+}
+
+/// What a TaskManager is to log, when that is what this tells.
+#[must_use]
+pub fn log_level_of(envelope: &ToTaskManagerEnvelope) -> Option<&str> {
+    match &envelope.message {
+        Some(Message::LogLevel(LogLevel { filter })) => Some(filter),
+        _ => None,
+    }
 }

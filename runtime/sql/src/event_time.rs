@@ -195,6 +195,10 @@ impl SourceFactory for Watermarked {
         self.source.produced_kinds()
     }
 
+    fn buffered_bytes(&self) -> u64 {
+        self.source.buffered_bytes()
+    }
+
     fn note(&self) -> Option<&'static str> {
         self.source.note()
     }

@@ -5,8 +5,9 @@ use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
 use sluice_engine::error::TaskError;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,15 @@ impl ClientLog {
 #[derive(Debug, Default)]
 pub(super) struct ReaderContext {
     pub(super) log: ClientLog,
+    ends: Mutex<HashMap<String, HashMap<i32, i64>>>,
+}
+
+impl ReaderContext {
+    /// The end of a partition as the brokers last told it with records: the offset that the next one will have.
+    pub(super) fn end_of(&self, topic: &str, partition: i32) -> Option<i64> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.get(topic)?.get(&partition).copied()
+    }
 }
 
 impl ClientContext for ReaderContext {
@@ -75,7 +85,14 @@ impl ClientContext for ReaderContext {
         self.log.error(&error, reason);
     }
 
-    fn stats_raw(&self, _: &[u8]) {}
+    fn stats(&self, statistics: Statistics) {
+        let ends = statistics.topics.into_iter().map(|(topic, told)| {
+            // What transactions that are still open have written cannot be read yet.
+            let ends = told.partitions.into_iter().map(|(partition, told)| (partition, told.ls_offset));
+            (topic, ends.filter(|(_, end)| *end >= 0).collect())
+        });
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = ends.collect();
+    }
 }
 
 impl ConsumerContext for ReaderContext {
@@ -99,6 +116,8 @@ pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Re
         ("fetch.error.backoff.ms", "100"),
         ("reconnect.backoff.max.ms", "2000"),
         ("log.connection.close", "false"),
+        // How often it tells where partitions end.
+        ("statistics.interval.ms", "2000"),
     ];
     let fixed = [
         // It wants a name even when nothing is committed under it.

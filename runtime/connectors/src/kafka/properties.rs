@@ -269,6 +269,11 @@ impl ClientProperties {
         Ok(Security::read(&self.with_secrets()?).unwrap_or_default())
     }
 
+    /// A number of kilobytes in bytes: the user's, else `default`, which is in kilobytes too.
+    pub(super) fn kilobytes(&self, name: &str, default: u64) -> u64 {
+        self.values.get(name).and_then(|value| value.trim().parse().ok()).unwrap_or(default) * 1024
+    }
+
     /// Where the brokers are, for messages.
     pub(super) fn bootstrap_servers(&self) -> &str {
         self.values.get("bootstrap.servers").map_or("", String::as_str)

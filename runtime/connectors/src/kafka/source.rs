@@ -18,7 +18,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{RestoredState, Waker};
-use sluice_engine::source::{Source, SourceContext, SourcePoll, SplitChange};
+use sluice_engine::source::{Source, SourceContext, SourcePoll, SplitChange, SplitLag};
 use sluice_protocol::CheckpointId;
 use sluice_protocol::state::SplitState;
 use std::collections::BTreeSet;
@@ -435,6 +435,17 @@ impl Source for KafkaReader {
     fn polled_split(&self) -> Option<&str> {
         let reading = self.reading.as_ref()?;
         reading.splits.get(reading.polled?).map(|split| split.name.as_str())
+    }
+
+    fn lag(&self) -> Vec<SplitLag> {
+        let Some(reading) = &self.reading else { return Vec::new() };
+        let context = reading.consumer.context();
+        let splits = reading.splits.iter().filter_map(|Split { name, position, .. }| {
+            let end = context.end_of(&position.topic, position.partition)?;
+            let records = u64::try_from(end.saturating_sub(position.offset)).unwrap_or(0);
+            Some(SplitLag { split: name.clone(), records })
+        });
+        splits.collect()
     }
 
     fn checkpoint_completed(&mut self, _: CheckpointId) {

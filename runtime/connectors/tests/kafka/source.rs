@@ -331,3 +331,29 @@ fn a_position_that_is_gone_fails_and_is_never_reset() {
     let refused = error(Reader::open(&other, 0, 1, Some(&stored)));
     assert!(refused.to_string().contains(&topic), "{refused}");
 }
+
+#[test]
+fn the_source_says_how_many_records_of_each_partition_it_has_not_read() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = create_topic(&bootstrap, "lag", 2);
+    produce(&bootstrap, &topic, 0, &numbered(0, 500));
+    produce(&bootstrap, &topic, 1, &numbered(500, 20));
+    let mut reader = Reader::open(&kafka(&bootstrap, &topic, &[EARLIEST]), 0, 1, None).unwrap();
+    assert_eq!(reader.source.lag(), [], "nothing is known yet");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut read = 0;
+    loop {
+        // One row each time, so that rows are left when the brokers' ends become known.
+        if let SourcePoll::Batch(batch) = reader.source.poll(1).unwrap() {
+            read += batch.len() as u64;
+        }
+        let lag = reader.source.lag();
+        if lag.len() == 2 {
+            assert_eq!(lag.iter().map(|split| split.records).sum::<u64>() + read, 520, "{lag:?}");
+            assert!(lag.iter().all(|split| split.split.starts_with(&topic)), "{lag:?}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "the ends of both partitions never became known: {lag:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

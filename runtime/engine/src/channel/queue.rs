@@ -92,6 +92,10 @@ impl Queue {
         Self { id, window: window.max(1) as u64, kind, state: Mutex::default() }
     }
 
+    pub(super) const fn window(&self) -> usize {
+        self.window as usize
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

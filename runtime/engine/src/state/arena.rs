@@ -50,6 +50,11 @@ impl Arena {
         self.garbage > self.live && self.garbage > 4 * SEGMENT
     }
 
+    /// Bytes that are allocated for it, about.
+    pub(super) const fn bytes(&self) -> u64 {
+        (self.live + self.garbage) as u64
+    }
+
     pub(super) fn freeze(&mut self) -> FrozenArena {
         self.segments.iter_mut().map(CopyOnWrite::freeze).collect()
     }

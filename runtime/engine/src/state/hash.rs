@@ -12,6 +12,7 @@ mod changes;
 mod frozen;
 
 use super::history::History;
+use super::memory::{Share, StateMemory};
 use super::prefix::{FoundRows, Prefixes};
 use super::rows::{GroupRows, Wanted};
 use super::shard::{self, Shard};
@@ -39,6 +40,8 @@ pub struct HashKeyedTable {
     /// Where to look next for rows that have expired: a shard, and the row above the next one.
     expired_to: (usize, usize),
     history: Arc<History<TableChanges>>,
+    /// Where it says how large it is, if it may not grow without limit.
+    share: Option<Share>,
 }
 
 impl HashKeyedTable {
@@ -48,7 +51,14 @@ impl HashKeyedTable {
         let bigint = layout.is_bigint();
         let shards = (0..key_groups.len()).map(|_| Shard::new(layout.words, bigint, layout.prefix.is_some())).collect();
         let (dead, expired_to, history) = (Vec::new(), (0, 0), Arc::default());
-        Self { name: Arc::from(name), layout, bigint, key_groups, max_parallelism, shards, dead, expired_to, history }
+        let (name, share) = (Arc::from(name), None);
+        Self { name, layout, bigint, key_groups, max_parallelism, shards, dead, expired_to, history, share }
+    }
+
+    /// The table takes its memory from this part.
+    #[must_use]
+    pub fn within(self, memory: &Arc<StateMemory>) -> Self {
+        Self { share: Some(Share::new(Arc::clone(memory))), ..self }
     }
 
     fn find_bigint(&mut self, column: &dyn Array, touched: &mut TouchedKeys) -> Result<(), TaskError> {
@@ -202,7 +212,10 @@ impl KeyedTable for HashKeyedTable {
         for key in self.dead.iter().rev() {
             self.shards[key.shard as usize].remove(key.row);
         }
-        Ok(())
+        match &mut self.share {
+            Some(share) => share.settle(self.shards.iter().map(Shard::bytes).sum(), &self.name),
+            None => Ok(()),
+        }
     }
 
     fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {

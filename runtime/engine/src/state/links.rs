@@ -35,6 +35,12 @@ const fn spread(hash: u64) -> u64 {
 }
 
 impl Links {
+    /// Bytes that are allocated for it, about.
+    pub(super) fn bytes(&self) -> u64 {
+        let heads = self.heads.capacity() * (size_of::<Head>() + 1) * 8 / 7;
+        (heads + self.rows.capacity() * size_of::<Link>()) as u64
+    }
+
     /// The next row was added, whose prefix hashes so and has so many bytes.
     pub(super) fn push(&mut self, hash: u64, prefix: u32, is_same: impl Fn(u32) -> bool) {
         let row = self.rows.len() as u32;

@@ -154,6 +154,14 @@ impl Shard {
         self.rows.count
     }
 
+    /// Bytes that are allocated for it, about.
+    pub(super) fn bytes(&self) -> u64 {
+        let rows = self.rows.chunks.len() * (CHUNK_ROWS * self.width * size_of::<u64>() + size_of::<Chunk>());
+        // A byte of the table beside each entry.
+        let index = self.index.capacity() * (size_of::<Entry>() + 1) * 8 / 7;
+        rows as u64 + index as u64 + self.arena.bytes() + self.links.as_ref().map_or(0, Links::bytes)
+    }
+
     #[inline]
     pub(super) fn bigint_key(&mut self, hash: u64, key: i64) -> &mut Entry {
         let (rows, width, word) = (&mut self.rows, self.width, key as u64);

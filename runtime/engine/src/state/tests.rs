@@ -3,6 +3,7 @@
 mod all_kinds;
 mod conformance;
 mod fit;
+mod memory;
 mod prefix;
 
 use super::file::{KEY_GROUP, read_keyed_state};

@@ -1,9 +1,14 @@
 //! What a task counts. Written by the task alone, read by anyone.
 
 use crate::batch::Batch;
-use sluice_protocol::{CheckpointId, Timestamp};
-use std::sync::Arc;
+use crate::channel::QueueGauge;
+use crate::source::{Source, SplitLag};
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How often a source is asked how far behind it is.
+const LAG_INTERVAL: TimeSpan = TimeSpan::from_secs(1);
 
 /// Counters of one task since it began. Times in milliseconds; busy, idle and back-pressured add up to its age.
 #[derive(Debug, Default)]
@@ -30,6 +35,20 @@ pub struct TaskMetrics {
     pub watermark: AtomicU64,
     /// Rows that were dropped because they came too late, or had no time.
     pub late_rows: AtomicU64,
+    /// The queues of its input edges.
+    pub inputs: Vec<QueueGauge>,
+    /// The queues of its output edges.
+    pub outputs: Vec<QueueGauge>,
+    /// How far behind its source is.
+    lag: Mutex<Vec<SplitLag>>,
+}
+
+impl TaskMetrics {
+    /// How far behind the end of each split its source was a moment ago.
+    #[must_use]
+    pub fn lag(&self) -> Vec<SplitLag> {
+        self.lag.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What reached the end of a chain.
@@ -56,9 +75,24 @@ pub(super) struct Meter {
     pub(super) metrics: Arc<TaskMetrics>,
     activity: Activity,
     since: Option<Timestamp>,
+    lag_asked: Option<Timestamp>,
 }
 
 impl Meter {
+    /// Of a task with these queues.
+    pub(super) fn new(inputs: Vec<QueueGauge>, outputs: Vec<QueueGauge>) -> Self {
+        let metrics = Arc::new(TaskMetrics { inputs, outputs, ..TaskMetrics::default() });
+        Self { metrics, ..Self::default() }
+    }
+
+    /// Asks the source how far behind it is, now and then.
+    pub(super) fn ask_lag(&mut self, source: &dyn Source, now: Timestamp) {
+        if self.lag_asked.is_none_or(|asked| now >= asked.plus(LAG_INTERVAL)) {
+            self.lag_asked = Some(now);
+            *self.metrics.lag.lock().unwrap_or_else(PoisonError::into_inner) = source.lag();
+        }
+    }
+
     /// Books the time since the last call on what was done meanwhile.
     pub(super) fn pass(&mut self, now: Timestamp) {
         let passed = self.since.map_or(0, |since| now.since(since).0);

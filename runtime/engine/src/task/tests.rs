@@ -7,7 +7,7 @@ mod worked;
 
 use super::*;
 use crate::batch::Batch;
-use crate::channel::{ChannelId, Frame, OutputChannel, channel};
+use crate::channel::{ChannelId, Frame, OutputChannel, QueueGauge, channel};
 use crate::operator::{OperatorState, WriteOptions};
 use crate::state::file::read_keyed_state;
 use crate::testing::connectors::{Kept, Numbers, aggregate_program, numbers, source_program};
@@ -176,6 +176,7 @@ fn a_full_output_stops_the_source_but_not_a_barrier() {
     assert!(matches!(settle(&mut task, 0), Step::Blocked { .. }));
     let queued = output.queued_bytes();
     assert!(queued < 80_000, "{queued}");
+    assert_eq!(task.metrics().outputs.iter().map(QueueGauge::queued_bytes).sum::<u64>(), queued);
     task.handle().trigger(barrier(1));
     assert!(matches!(settle(&mut task, 0), Step::Blocked { .. }));
     assert_eq!(names(&task.take_events()), ["running", "snapshot"]);

@@ -39,7 +39,7 @@ pub(super) async fn run(inner: Arc<Inner>, registered: Arc<Registered>, outgoing
         from: inner.task_manager.clone(),
         to: peer.clone(),
     };
-    let window = i64::try_from(inner.window).unwrap_or(i64::MAX);
+    let window = inner.window;
     let result = tokio::select! {
         () = registered.closed.cancelled() => return,
         result = connect_and_pump(&address, inner.tls.as_deref(), &hello, queues, window) => result,
@@ -54,7 +54,7 @@ async fn connect_and_pump(
     tls: Option<&Tls>,
     hello: &Hello,
     queues: Vec<InputChannel>,
-    window: i64,
+    window: usize,
 ) -> Result<(), DataPlaneError> {
     let failed = |source| DataPlaneError::Connect { address: address.to_owned(), source };
     let connecting = tokio::time::timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await;
@@ -71,7 +71,8 @@ async fn connect_and_pump(
     let channels = queues.into_iter().map(|queue| {
         let wake = Arc::clone(&wake);
         queue.set_waker(Arc::new(move || wake.notify_one()));
-        Channel { queue, credit: AtomicI64::new(window) }
+        let credit = i64::try_from(window.min(queue.window())).unwrap_or(i64::MAX);
+        Channel { queue, credit: AtomicI64::new(credit) }
     });
     let pump = Pump { run: hello.run, channels: channels.collect(), wake };
     tokio::select! {

@@ -1,19 +1,21 @@
 //! The controller's and the command line's service: status as a stream, commands with ids.
 
 use super::driver::DriverHandle;
+use crate::logs::LogFilters;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use sluice_protocol::job_master::{Command, Event};
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::control::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerControl, JobManagerDescription, JobReference,
-    StatusUpdate, WatchRequest, changes, status_update,
+    LogLevelReply, LogLevelRequest, StatusUpdate, WatchRequest, changes, status_update,
 };
 use sluice_rpc::tls::Role;
 use sluice_rpc::tls::stream::{Refusals, require};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use tonic::{Request, Response, Status};
+use tracing::info;
 
 /// Request ids that are remembered.
 const REMEMBERED: usize = 256;
@@ -26,11 +28,18 @@ pub(crate) struct Control {
     /// Ids of commands that were taken, oldest first.
     taken: Mutex<VecDeque<String>>,
     refusals: Arc<Refusals>,
+    logs: LogFilters,
 }
 
 impl Control {
-    pub(crate) const fn new(handle: DriverHandle, job: JobId, generation: Generation, refusals: Arc<Refusals>) -> Self {
-        Self { handle, job, generation, taken: Mutex::new(VecDeque::new()), refusals }
+    pub(crate) const fn new(
+        handle: DriverHandle,
+        job: JobId,
+        generation: Generation,
+        refusals: Arc<Refusals>,
+        logs: LogFilters,
+    ) -> Self {
+        Self { handle, job, generation, taken: Mutex::new(VecDeque::new()), refusals, logs }
     }
 
     /// A TaskManager runs what it is told; it does not tell.
@@ -95,5 +104,14 @@ impl JobManagerControl for Control {
             return Err(Status::unavailable("the JobManager ends"));
         }
         Ok(Response::new(CommandReply { newly_accepted }))
+    }
+
+    async fn set_log_level(&self, request: Request<LogLevelRequest>) -> Result<Response<LogLevelReply>, Status> {
+        self.check_role(&request)?;
+        let LogLevelRequest { generation, filter } = request.into_inner();
+        self.check_generation(generation)?;
+        self.logs.set(&filter).map_err(Status::invalid_argument)?;
+        info!(filter, "what the job's processes log was changed");
+        Ok(Response::new(LogLevelReply {}))
     }
 }

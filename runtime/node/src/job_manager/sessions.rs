@@ -1,11 +1,15 @@
 //! TaskManagers' sessions over gRPC: messages in become events, in order; a stream that ends is a closed session.
 
 use super::driver::{DriverHandle, SessionEnd};
+use crate::logs::LogFilters;
 use futures::StreamExt as _;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
 use sluice_protocol::job_master::{Event, SessionId};
 use sluice_protocol::message::FromTaskManager;
-use sluice_rpc::gateway::{ConversionError, FromTaskManagerEnvelope, TaskManagerGateway, ToTaskManagerEnvelope};
+use sluice_rpc::control::changes;
+use sluice_rpc::gateway::{
+    ConversionError, FromTaskManagerEnvelope, TaskManagerGateway, ToTaskManagerEnvelope, log_level,
+};
 use sluice_rpc::tls::Role;
 use sluice_rpc::tls::stream::{Peer, Refusals, require};
 use std::sync::Arc;
@@ -17,11 +21,12 @@ use tracing::{info, warn};
 pub(crate) struct Gateway {
     handle: DriverHandle,
     refusals: Arc<Refusals>,
+    logs: LogFilters,
 }
 
 impl Gateway {
-    pub(crate) const fn new(handle: DriverHandle, refusals: Arc<Refusals>) -> Self {
-        Self { handle, refusals }
+    pub(crate) const fn new(handle: DriverHandle, refusals: Arc<Refusals>, logs: LogFilters) -> Self {
+        Self { handle, refusals, logs }
     }
 }
 
@@ -42,7 +47,13 @@ impl TaskManagerGateway for Gateway {
         let outgoing = UnboundedReceiverStream::new(outgoing).map(|message| {
             ToTaskManagerEnvelope::try_from(&message).map_err(|error| Status::internal(error.to_string()))
         });
-        Ok(Response::new(outgoing.boxed()))
+        let filters = changes(self.logs.watch()).filter_map(|filter| std::future::ready(filter.map(log_level)));
+        // The session ends with its messages, whatever may still be told of logs.
+        let outgoing = outgoing.map(Some).chain(stream::iter([None]));
+        let all = stream::select(outgoing, filters.map(|filter| Some(Ok(filter))));
+        Ok(Response::new(
+            all.take_while(|message| std::future::ready(message.is_some())).filter_map(std::future::ready).boxed(),
+        ))
     }
 }
 

@@ -4,7 +4,8 @@ use super::Equipment;
 use crate::data_plane::{Incoming, Outgoing};
 use crate::edge;
 use crate::job::JobDescription;
-use sluice_engine::channel::{ChannelId, DEFAULT_WINDOW, InputChannel, OutputChannel, channel, sending_channel};
+use crate::memory::{Demand, MemorySplit};
+use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, sending_channel};
 use sluice_engine::operator::TaskIdentity;
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::task::{TaskDescription, TaskOptions};
@@ -22,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) incoming: Vec<Incoming>,
     /// Queues that peers take.
     pub(crate) outgoing: Vec<Outgoing>,
+    /// How the memory is divided among them.
+    pub(crate) memory: MemorySplit,
 }
 
 /// Plans a deployment for the TaskManager `own`.
@@ -33,9 +36,11 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
     let graph = &job.program.graph;
     let places: BTreeMap<SubtaskId, &Placement> =
         deployment.placement.iter().map(|placement| (placement.subtask, placement)).collect();
+    let memory = MemorySplit::new(equipment.memory, demand(job, own, &places, deployment))?;
     let mut wiring = Wiring {
         own,
         places,
+        window: memory.window,
         inputs: BTreeMap::new(),
         outputs: BTreeMap::new(),
         incoming: Vec::new(),
@@ -67,7 +72,37 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
         })
     });
     let tasks = tasks.collect::<Result<_, Failure>>()?;
-    Ok(Plan { tasks, incoming: wiring.incoming, outgoing: wiring.outgoing.into_values().collect() })
+    Ok(Plan { tasks, incoming: wiring.incoming, outgoing: wiring.outgoing.into_values().collect(), memory })
+}
+
+/// What the tasks that are to run here hold apart from state.
+fn demand(
+    job: &JobDescription,
+    own: &TaskManagerId,
+    places: &BTreeMap<SubtaskId, &Placement>,
+    deployment: &Deployment,
+) -> Demand {
+    let graph = &job.program.graph;
+    let is_here = |vertex, index| {
+        places.get(&SubtaskId { vertex, index }).is_some_and(|placement| placement.task_manager == *own)
+    };
+    let channels = graph.edges.iter().map(|edge| {
+        let parallelism = |vertex| parallelism(graph, vertex).unwrap_or(0);
+        let of_sender = |from: u32| {
+            let from = SubtaskIndex(from);
+            let here = is_here(edge.from, from);
+            targets(&edge.partitioning, from, parallelism(edge.to)).filter(|to| here || is_here(edge.to, *to)).count()
+                as u64
+        };
+        (0..parallelism(edge.from)).map(of_sender).sum::<u64>()
+    });
+    let connectors = deployment.tasks.iter().map(|task| {
+        let program = job.program.vertices.get(task.subtask.vertex.0 as usize);
+        let source = program.and_then(|program| program.source.as_ref()).map_or(0, |(_, it)| it.buffered_bytes());
+        let sink = program.and_then(|program| program.sink.as_ref()).map_or(0, |(_, it)| it.buffered_bytes());
+        source + sink
+    });
+    Demand { tasks: deployment.tasks.len() as u64, channels: channels.sum(), connectors: connectors.sum() }
 }
 
 fn misfit(text: String) -> Failure {
@@ -77,6 +112,8 @@ fn misfit(text: String) -> Failure {
 struct Wiring<'a> {
     own: &'a TaskManagerId,
     places: BTreeMap<SubtaskId, &'a Placement>,
+    /// Bytes of one channel.
+    window: usize,
     inputs: BTreeMap<SubtaskId, Vec<InputChannel>>,
     outputs: BTreeMap<SubtaskId, Vec<EdgeOutput>>,
     incoming: Vec<Incoming>,
@@ -117,7 +154,7 @@ impl Wiring<'_> {
             return Ok(None);
         }
         let make = if to_here { channel } else { sending_channel };
-        let (output, input) = make(id, DEFAULT_WINDOW);
+        let (output, input) = make(id, self.window);
         if to_here {
             let edge = job.program.graph.edges.get(id.edge as usize);
             let broadcast = edge.is_some_and(|edge| edge.partitioning == Partitioning::Broadcast);

@@ -3,6 +3,7 @@
 //! The session is over when `incoming` ends; dropping it ends it for the other side.
 
 use crate::job_manager::driver::{DriverHandle, SessionEnd};
+use crate::logs::LogSwitch;
 use futures::StreamExt as _;
 use sluice_protocol::job_master::Event;
 use sluice_protocol::message::{FromTaskManager, ToTaskManager};
@@ -28,7 +29,7 @@ pub(crate) struct Session {
 ///
 /// # Errors
 /// Why nobody answers, as text.
-pub(crate) async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Session, String> {
+pub(crate) async fn connect(address: &str, tls: Option<&Arc<Tls>>, logs: &LogSwitch) -> Result<Session, String> {
     let mut client = gateway::connect(address, tls).await.map_err(|error| {
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{error}{cause}")
@@ -41,11 +42,15 @@ pub(crate) async fn connect(address: &str, tls: Option<&Arc<Tls>>) -> Result<Ses
     });
     let stream = client.session(envelopes).await.map_err(|status| status.to_string())?.into_inner();
     let (sender, incoming) = mpsc::channel(QUEUE);
-    tokio::spawn(take_messages(stream, sender));
+    tokio::spawn(take_messages(stream, sender, logs.clone()));
     Ok(Session { outgoing, incoming })
 }
 
-async fn take_messages(mut stream: Streaming<ToTaskManagerEnvelope>, sender: mpsc::Sender<ToTaskManager>) {
+async fn take_messages(
+    mut stream: Streaming<ToTaskManagerEnvelope>,
+    sender: mpsc::Sender<ToTaskManager>,
+    logs: LogSwitch,
+) {
     loop {
         let envelope = tokio::select! {
             // The worker has dropped the session.
@@ -59,6 +64,13 @@ async fn take_messages(mut stream: Streaming<ToTaskManagerEnvelope>, sender: mps
                 }
             },
         };
+        if let Some(filter) = gateway::log_level_of(&envelope) {
+            match logs.set(filter) {
+                Ok(()) => info!(filter, "what this process logs was changed"),
+                Err(problem) => warn!("{problem}"),
+            }
+            continue;
+        }
         match ToTaskManager::try_from(envelope) {
             Ok(message) => {
                 if sender.send(message).await.is_err() {

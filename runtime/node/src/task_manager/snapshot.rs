@@ -101,6 +101,7 @@ impl Target {
 pub(crate) async fn store(equipment: &Equipment, place: Place, mut snapshot: TaskSnapshot) -> Result<Stored, Failure> {
     let started = Instant::now();
     let mut metrics = snapshot.metrics;
+    let _right = equipment.writers.acquire().await;
     place.check_wanted()?;
     let in_flight = std::mem::take(&mut snapshot.in_flight);
     let snapshot = Arc::new(snapshot);

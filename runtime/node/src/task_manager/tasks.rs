@@ -3,6 +3,7 @@
 use super::restore::TaskState;
 use crate::data_plane::OpenRun;
 use crate::metrics::TaskMetrics;
+use sluice_engine::channel::QueueGauge;
 use sluice_engine::runner::{self, RunningTask};
 use sluice_engine::task::{self, TaskDescription, TaskEvent, TaskHandle};
 use sluice_protocol::graph::JobGraph;
@@ -228,6 +229,7 @@ impl Board {
 impl Posted {
     fn view(&self, subtask: SubtaskId) -> TaskMetrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let queued = |queues: &[QueueGauge]| queues.iter().map(QueueGauge::queued_bytes).sum();
         let VertexId(vertex) = subtask.vertex;
         TaskMetrics {
             vertex,
@@ -251,6 +253,9 @@ impl Posted {
             in_flight_bytes: read(&self.checkpoints.in_flight_bytes),
             alignment_ms: read(&self.checkpoints.alignment_millis),
             checkpoint_ms: read(&self.checkpoints.millis),
+            input_queued_bytes: queued(&self.counters.inputs),
+            output_queued_bytes: queued(&self.counters.outputs),
+            lag: self.counters.lag().into_iter().map(|lag| (lag.split, lag.records)).collect(),
         }
     }
 }

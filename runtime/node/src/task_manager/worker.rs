@@ -327,6 +327,7 @@ impl Worker {
             Ok(plan) => plan,
             Err(failure) => return fail_all(link, deployment, &failure),
         };
+        self.equipment.obey(&plan.memory);
         let has_remote = !plan.incoming.is_empty() || !plan.outgoing.is_empty();
         let open = self
             .data_plane

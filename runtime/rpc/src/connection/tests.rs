@@ -2,7 +2,7 @@
 
 use crate::control::{
     self, CommandReply, CommandRequest, ControlClient, ControlError, DescribeRequest, JobManagerControl,
-    JobManagerDescription, StatusUpdate, WatchRequest,
+    JobManagerDescription, LogLevelReply, LogLevelRequest, StatusUpdate, WatchRequest,
 };
 use crate::tls::stream::{PeerStream, Refusals, incoming};
 use crate::transport::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, server};
@@ -48,6 +48,13 @@ impl JobManagerControl for Told {
     async fn execute(&self, request: Request<CommandRequest>) -> Result<Response<CommandReply>, Status> {
         Ok(Response::new(CommandReply { newly_accepted: request.into_inner().request_id.len() > LONG }))
     }
+
+    async fn set_log_level(&self, request: Request<LogLevelRequest>) -> Result<Response<LogLevelReply>, Status> {
+        match request.into_inner().filter.as_str() {
+            "debug" => Ok(Response::new(LogLevelReply {})),
+            other => Err(Status::invalid_argument(format!("'{other}' is no filter"))),
+        }
+    }
 }
 
 async fn serve() -> SocketAddr {
@@ -72,6 +79,14 @@ async fn messages_longer_than_the_windows_go_both_ways() {
     let long = "r".repeat(LONG + 1);
     assert!(client.execute(Generation(7), &long, &Command::Stop).await.expect("is answered"));
     assert_eq!(client.describe().await.expect("is answered").1, Generation(7));
+}
+
+#[tokio::test]
+async fn what_is_logged_is_told_and_no_filter_is_refused() {
+    let client = ControlClient::connect(&serve().await.to_string(), None).await.expect("connects");
+    client.set_log_level(Generation(7), "debug").await.expect("is taken");
+    let refused = client.set_log_level(Generation(7), "loud").await.expect_err("is none");
+    assert!(matches!(&refused, ControlError::Refused { .. }) && refused.to_string().contains("'loud'"), "{refused}");
 }
 
 #[tokio::test]

@@ -69,6 +69,8 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
                 checkpoint: CheckpointId(m.checkpoint),
             },
             Message::Shutdown(v1::Shutdown {}) => Self::Shutdown,
+            // Whoever takes it looks for it before.
+            Message::LogLevel(_) => return Err(ConversionError::UnknownKind("ToTaskManagerEnvelope.logLevel")),
         })
     }
 }

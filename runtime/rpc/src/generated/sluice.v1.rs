@@ -65,6 +65,19 @@ pub struct CommandReply {
     #[prost(bool, tag = "1")]
     pub newly_accepted: bool,
 }
+/// What to log.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogLevelRequest {
+    /// The generation it is meant for; another answers FAILED_PRECONDITION.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    /// As in RUST_LOG: `debug`, `info,sluice_node=trace`.
+    #[prost(string, tag = "2")]
+    pub filter: ::prost::alloc::string::String,
+}
+/// It is logged from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogLevelReply {}
 /// Generated client implementations.
 pub mod job_manager_control_client {
     #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
@@ -191,6 +204,21 @@ pub mod job_manager_control_client {
             req.extensions_mut().insert(GrpcMethod::new("sluice.v1.JobManagerControl", "Execute"));
             self.inner.unary(req, path, codec).await
         }
+        /// Changes what the job's processes log, until they end. A filter that is none answers INVALID_ARGUMENT.
+        pub async fn set_log_level(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LogLevelRequest>,
+        ) -> std::result::Result<tonic::Response<super::LogLevelReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sluice.v1.JobManagerControl/SetLogLevel");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sluice.v1.JobManagerControl", "SetLogLevel"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -220,6 +248,11 @@ pub mod job_manager_control_server {
             &self,
             request: tonic::Request<super::CommandRequest>,
         ) -> std::result::Result<tonic::Response<super::CommandReply>, tonic::Status>;
+        /// Changes what the job's processes log, until they end. A filter that is none answers INVALID_ARGUMENT.
+        async fn set_log_level(
+            &self,
+            request: tonic::Request<super::LogLevelRequest>,
+        ) -> std::result::Result<tonic::Response<super::LogLevelReply>, tonic::Status>;
     }
     /// Served by the JobManager.
     #[derive(Debug)]
@@ -377,6 +410,34 @@ pub mod job_manager_control_server {
                     };
                     Box::pin(fut)
                 }
+                "/sluice.v1.JobManagerControl/SetLogLevel" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetLogLevelSvc<T: JobManagerControl>(pub Arc<T>);
+                    impl<T: JobManagerControl> tonic::server::UnaryService<super::LogLevelRequest> for SetLogLevelSvc<T> {
+                        type Response = super::LogLevelReply;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::LogLevelRequest>) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move { <T as JobManagerControl>::set_log_level(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetLogLevelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => Box::pin(async move {
                     let mut response = http::Response::new(tonic::body::Body::default());
                     let headers = response.headers_mut();
@@ -408,7 +469,7 @@ pub mod job_manager_control_server {
 /// From the JobManager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ToTaskManagerEnvelope {
-    #[prost(oneof = "to_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "to_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub message: ::core::option::Option<to_task_manager_envelope::Message>,
 }
 /// Nested message and enum types in `ToTaskManagerEnvelope`.
@@ -433,6 +494,8 @@ pub mod to_task_manager_envelope {
         CheckpointAborted(super::CheckpointAborted),
         #[prost(message, tag = "9")]
         Shutdown(super::Shutdown),
+        #[prost(message, tag = "10")]
+        LogLevel(super::LogLevel),
     }
 }
 /// From a TaskManager.
@@ -547,6 +610,13 @@ pub struct CheckpointAborted {
 /// The job has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Shutdown {}
+/// What the process is to log; no part of the session's protocol.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogLevel {
+    /// As in RUST_LOG.
+    #[prost(string, tag = "1")]
+    pub filter: ::prost::alloc::string::String,
+}
 /// The first message of a session.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Register {

@@ -9,7 +9,7 @@ use sluice_protocol::status::{JobState, JobStatus, TaskManagerStatus};
 use sluice_protocol::{Attempt, Generation, JobId, Timestamp};
 use sluice_rpc::control::{
     CommandReply, CommandRequest, DescribeRequest, JobManagerControl, JobManagerDescription, JobReference,
-    StatusUpdate, WatchRequest, changes, status_update,
+    LogLevelReply, LogLevelRequest, StatusUpdate, WatchRequest, changes, status_update,
 };
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
@@ -83,5 +83,9 @@ impl JobManagerControl for JobManager {
             _ => return Err(Status::unimplemented("this JobManager is played")),
         }
         Ok(Response::new(CommandReply { newly_accepted: true }))
+    }
+
+    async fn set_log_level(&self, _: Request<LogLevelRequest>) -> Result<Response<LogLevelReply>, Status> {
+        Err(Status::unimplemented("this JobManager is played"))
     }
 }

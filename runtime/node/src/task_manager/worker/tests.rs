@@ -40,7 +40,7 @@ fn worker(sink: &Collected) -> Worker {
         fingerprint: job.program.graph.fingerprint(),
     };
     let storage = open_storage(&job.options).unwrap();
-    Worker::new(registration, Equipment::new(job, storage).unwrap(), None)
+    Worker::new(registration, Equipment::new(job, storage, crate::memory::MemoryLimit::find(None)).unwrap(), None)
 }
 
 async fn play(heartbeat_timeout: TimeSpan) -> Played {

@@ -1,0 +1,188 @@
+//! How the memory of a process is divided: the limit, what each thing that holds rows may take of it, and what is left to
+//! keyed state.
+//!
+//! Buffers come first, because they are bounded in any case: those of connectors, the queues between tasks, what is
+//! being uploaded. State gets half of the rest: pieces that are written while a snapshot reads them exist twice.
+//! Pure, but for [`MemoryLimit::find`]. Callers rely on: what is handed out is never more than the limit.
+
+use sluice_engine::channel::DEFAULT_WINDOW;
+use sluice_protocol::failure::{Failure, Fault};
+use std::fmt;
+
+const MIB: u64 = 1 << 20;
+
+/// What a process takes before any row: code, threads, connections, what the allocator keeps.
+const BASE: u64 = 48 * MIB;
+
+/// A subtask that stores its state holds about three files of state at once, of at most 32 MiB each.
+pub(crate) const WRITER: u64 = 96 * MIB;
+
+/// The smallest window of a channel.
+const LEAST_WINDOW: u64 = 32 << 10;
+
+/// With less left to keyed state a job is not begun.
+const LEAST_STATE: u64 = 8 * MIB;
+
+/// How much memory the process may use, and who says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimit {
+    bytes: u64,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Given,
+    Cgroup,
+    Machine,
+}
+
+impl MemoryLimit {
+    /// What was given, else the limit of the process's cgroup, else the machine's memory.
+    #[must_use]
+    pub fn find(given: Option<u64>) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let of_cgroup = || {
+            ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+                .iter()
+                .find_map(|path| read(path).trim().parse::<u64>().ok())
+        };
+        let kilobytes = read("/proc/meminfo").split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
+        let machine = kilobytes.map_or(u64::MAX, |kilobytes| kilobytes << 10);
+        match (given, of_cgroup()) {
+            (Some(bytes), _) => Self { bytes, origin: Origin::Given },
+            // Version 1 says "no limit" by a number beyond any memory.
+            (None, Some(bytes)) if bytes < machine => Self { bytes, origin: Origin::Cgroup },
+            _ => Self { bytes: machine, origin: Origin::Machine },
+        }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = match self.origin {
+            Origin::Given => "--memory",
+            Origin::Cgroup => "the limit of the cgroup",
+            Origin::Machine => "the machine's",
+        };
+        write!(f, "{} MiB ({origin})", self.bytes / MIB)
+    }
+}
+
+/// What the tasks of a deployment hold apart from state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Demand {
+    /// Tasks.
+    pub(crate) tasks: u64,
+    /// Channels that end or begin here.
+    pub(crate) channels: u64,
+    /// Bytes that sources and sinks buffer at most.
+    pub(crate) connectors: u64,
+}
+
+/// Who gets what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemorySplit {
+    limit: MemoryLimit,
+    connectors: u64,
+    queues: u64,
+    uploads: u64,
+    /// Bytes of keyed state in memory.
+    pub(crate) state: u64,
+    /// Bytes of one channel.
+    pub(crate) window: usize,
+    /// Subtasks that store their state at once.
+    pub(crate) writers: usize,
+}
+
+impl MemorySplit {
+    /// Divides the limit.
+    ///
+    /// # Errors
+    /// When nothing worth a start is left to keyed state.
+    pub(crate) fn new(limit: MemoryLimit, demand: Demand) -> Result<Self, Failure> {
+        let rest = limit.bytes.saturating_sub(BASE + limit.bytes / 16);
+        let channels = demand.channels.max(1);
+        let window = (rest / 8 / channels).clamp(LEAST_WINDOW, DEFAULT_WINDOW as u64);
+        let queues = window * demand.channels;
+        let uploads = (demand.tasks * WRITER).min(rest / 8);
+        let writers = usize::try_from(uploads / WRITER).unwrap_or(usize::MAX).max(1);
+        let left = rest.saturating_sub(demand.connectors + queues + uploads);
+        let window = usize::try_from(window).unwrap_or(DEFAULT_WINDOW);
+        let split = Self { limit, connectors: demand.connectors, queues, uploads, state: left / 2, window, writers };
+        if split.state < LEAST_STATE {
+            let message = format!(
+                "{split}; keyed state needs at least {} MiB: give the process more memory, run fewer tasks in it, or lower \
+                 'properties.buffer.memory' and 'properties.queued.max.messages.kbytes' of its Kafka tables",
+                LEAST_STATE / MIB
+            );
+            return Err(Failure::restart("MemoryTooSmall", Fault::User, message));
+        }
+        Ok(split)
+    }
+}
+
+impl fmt::Display for MemorySplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, connectors, queues, uploads, state, .. } = self;
+        let mib = |bytes: &u64| bytes / MIB;
+        write!(
+            f,
+            "memory {limit}: keyed state {} MiB, queues {}, Kafka's buffers {}, uploads {}, the rest for the process \
+             itself and for pieces of state that a running checkpoint holds",
+            mib(state),
+            mib(queues),
+            mib(connectors),
+            mib(uploads)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(mib: u64) -> MemoryLimit {
+        MemoryLimit { bytes: mib * MIB, origin: Origin::Given }
+    }
+
+    #[test]
+    fn what_is_handed_out_is_never_more_than_the_limit() {
+        for mib in [80, 128, 256, 512, 1024, 4096, 65_536] {
+            for (tasks, channels, connectors) in [(1, 0, 0), (4, 16, 64 * MIB), (40, 1600, 640 * MIB)] {
+                let Ok(split) = MemorySplit::new(limit(mib), Demand { tasks, channels, connectors }) else { continue };
+                let total = split.state + split.queues + split.connectors + split.uploads;
+                assert!(total + BASE <= mib * MIB, "{split}");
+                assert!(split.window as u64 * channels <= split.queues, "{split}");
+                assert!(split.state >= LEAST_STATE && split.writers >= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_process_has_windows_of_full_size_and_most_of_it_for_state() {
+        let split = MemorySplit::new(limit(8192), Demand { tasks: 8, channels: 16, connectors: 0 }).unwrap();
+        assert_eq!((split.window, split.writers), (DEFAULT_WINDOW, 8));
+        assert!(split.state > 2048 * MIB, "{split}");
+    }
+
+    #[test]
+    fn a_small_one_has_smaller_windows_and_one_writer() {
+        let split = MemorySplit::new(limit(160), Demand { tasks: 4, channels: 100, connectors: 0 }).unwrap();
+        assert!(split.window < DEFAULT_WINDOW && split.writers == 1, "{split:?}");
+    }
+
+    #[test]
+    fn buffers_that_leave_nothing_are_refused_by_name() {
+        let failure =
+            MemorySplit::new(limit(128), Demand { tasks: 2, channels: 0, connectors: 128 * MIB }).unwrap_err();
+        assert_eq!(failure.reason, "MemoryTooSmall");
+        assert!(failure.message.contains("Kafka's buffers 128"), "{}", failure.message);
+    }
+}
