@@ -8,7 +8,7 @@
 
 use sluice_protocol::status::JobState;
 use sluice_tests::harness::job::Job;
-use sluice_tests::harness::kafka::{self, Committed, Producer};
+use sluice_tests::harness::kafka::{self, Committed, OwnKafka, Producer};
 use sluice_tests::harness::{Services, unique, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ struct Pipe {
 }
 
 impl Pipe {
-    async fn start(services: &Services, guarantee: &str) -> Self {
+    async fn start(kafka: &str, guarantee: &str) -> Self {
         let (input, output) = (unique("eo-in"), unique("eo-out"));
         let topics = [(input.as_str(), PARTITIONS), (output.as_str(), 2)];
-        kafka::create_topics(&services.kafka, &topics).await.expect("topics");
+        kafka::create_topics(kafka, &topics).await.expect("topics");
         let storage = std::env::temp_dir().join(unique("sluice-exactly-once"));
         std::fs::create_dir_all(&storage).expect("a directory for checkpoints");
-        let kafka = services.kafka.clone();
+        let kafka = kafka.to_owned();
         let manifest = format!(
             r#"apiVersion: sluice.dev/v1alpha1
 kind: StreamJob
@@ -72,6 +72,11 @@ spec:
 
     /// Waits until the job writes a file that `is_it`, which was not there before, and kills at once.
     fn kill_at(&mut self, is_it: fn(&str) -> bool) {
+        self.wait_for_file(is_it);
+        self.job.kill_job_manager();
+    }
+
+    fn wait_for_file(&self, is_it: fn(&str) -> bool) {
         let mut known = BTreeSet::new();
         files(&self.storage, &mut |file| known.extend([file.to_owned()]));
         let deadline = Instant::now() + WAIT;
@@ -81,7 +86,7 @@ spec:
                 found |= is_it(&file.to_string_lossy()) && !known.contains(file);
             });
             if found {
-                return self.job.kill_job_manager();
+                return;
             }
             assert!(Instant::now() < deadline, "no such file within {WAIT:?}");
         }
@@ -142,10 +147,24 @@ fn counted(committed: &Committed) -> BTreeMap<u64, u32> {
     counts
 }
 
-/// Plays the kills while numbers flow; gives how often each result is there at the end, and how many there are to be.
-fn play(pipe: &mut Pipe) -> (BTreeMap<u64, u32>, u64) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let producer = produce(&pipe.kafka, &pipe.input, &stop);
+/// Ends the input, waits for all results, and compares.
+fn expect_each_once(pipe: &mut Pipe, stop: &AtomicBool, producer: std::thread::JoinHandle<u64>) {
+    stop.store(true, Ordering::Release);
+    let produced = producer.join().expect("the producer");
+    let expected: BTreeMap<u64, u32> =
+        (0..produced).filter(|number| number % 7 != 0).map(|number| (number, 1)).collect();
+    wait_for("all results", WAIT, || (counted(&pipe.committed()).len() >= expected.len()).then_some(()));
+    let counts = counted(&pipe.committed());
+    let wrong: Vec<_> = expected.keys().filter(|number| counts.get(number) != Some(&1)).take(20).collect();
+    assert!(counts == expected, "of {} results these are wrong: {wrong:?}", expected.len());
+    pipe.job.cancel();
+    let left = pipe.committed();
+    assert_eq!(left.held_up, 0, "transactions are left open behind the terminal entry (L6)");
+    assert_eq!(counted(&left), expected, "the end changes nothing");
+}
+
+/// Plays the kills while numbers flow.
+fn play(pipe: &mut Pipe) {
     pipe.wait_running();
     for round in 0..2 {
         // A TaskManager, while a transaction is open.
@@ -166,34 +185,51 @@ fn play(pipe: &mut Pipe) -> (BTreeMap<u64, u32>, u64) {
         pipe.restart_job_manager();
         pipe.wait_running();
     }
-    stop.store(true, Ordering::Release);
-    let produced = producer.join().expect("the producer");
-    let expected = (0..produced).filter(|number| number % 7 != 0).count();
-    wait_for("all results", WAIT, || (counted(&pipe.committed()).len() >= expected).then_some(()));
-    (counted(&pipe.committed()), produced)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_dies_a_reader_of_committed_results_sees_each_once() {
     let Some(services) = Services::from_environment() else { return };
-    let mut pipe = Pipe::start(&services, "exactly-once").await;
-    let (counts, produced) = play(&mut pipe);
-    let expected: BTreeMap<u64, u32> =
-        (0..produced).filter(|number| number % 7 != 0).map(|number| (number, 1)).collect();
-    let wrong: Vec<_> = expected.keys().filter(|number| counts.get(number) != Some(&1)).take(20).collect();
-    assert!(counts == expected, "{} of {} results are wrong: {wrong:?}", wrong.len(), expected.len());
-    pipe.job.cancel();
-    let left = pipe.committed();
-    assert_eq!(left.held_up, 0, "transactions are left open behind the terminal entry (L6)");
-    assert_eq!(counted(&left), expected, "the end changes nothing");
+    let mut pipe = Pipe::start(&services.kafka, "exactly-once").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let producer = produce(&pipe.kafka, &pipe.input, &stop);
+    play(&mut pipe);
+    expect_each_once(&mut pipe, &stop, producer);
+}
+
+/// A broker that dies right after it has answered a commit may forget its markers (KAFKA-20734).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_dies_in_the_middle_of_commits_loses_and_doubles_nothing() {
+    if Services::from_environment().is_none() {
+        return;
+    }
+    let broker = OwnKafka::start();
+    let mut pipe = Pipe::start(&broker.address(), "exactly-once").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let producer = produce(&pipe.kafka, &pipe.input, &stop);
+    pipe.wait_running();
+    let kills = if std::env::var_os("SLUICE_SOAK").is_some() { 10 } else { 1 };
+    for kill in 0..kills {
+        pipe.wait_for_file(|file| file.contains("/ledger/") && file.ends_with(".json"));
+        std::thread::sleep(Duration::from_millis(kill * 7));
+        broker.kill();
+        broker.restart();
+        let completed = pipe.wait_running();
+        pipe.job.wait_checkpoint(completed + 1);
+    }
+    expect_each_once(&mut pipe, &stop, producer);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_least_once_doubles_some_under_the_same_kills_and_loses_none() {
     let Some(services) = Services::from_environment() else { return };
-    let mut pipe = Pipe::start(&services, "at-least-once").await;
-    let (counts, produced) = play(&mut pipe);
-    let missing = (0..produced).filter(|number| number % 7 != 0 && !counts.contains_key(number)).count();
-    assert_eq!(missing, 0, "results are missing");
-    assert!(counts.values().any(|count| *count > 1), "no result is doubled: would the harness see it?");
+    let mut pipe = Pipe::start(&services.kafka, "at-least-once").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let producer = produce(&pipe.kafka, &pipe.input, &stop);
+    play(&mut pipe);
+    stop.store(true, Ordering::Release);
+    let produced = producer.join().expect("the producer");
+    let expected = (0..produced).filter(|number| number % 7 != 0).count();
+    wait_for("all results", WAIT, || (counted(&pipe.committed()).len() >= expected).then_some(()));
+    assert!(counted(&pipe.committed()).values().any(|count| *count > 1), "no result is doubled: would it be seen?");
 }

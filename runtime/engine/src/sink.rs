@@ -71,9 +71,10 @@ pub trait Sink: Send {
         Ok(Vec::new())
     }
 
-    /// A checkpoint is complete, and holds no handle that was staged with a checkpoint before `settled_before`.
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
-        let _ = (checkpoint, settled_before);
+    /// A checkpoint is complete, and of this sink's subtask it holds the handles that were staged with `held`, no others;
+    /// `None`: which they are is not known.
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, held: Option<&[CheckpointId]>) {
+        let _ = (checkpoint, held);
     }
 }
 

@@ -296,10 +296,10 @@ impl Task {
         while let Some(command) = self.mailbox.take() {
             match command {
                 Command::Trigger(barrier) => self.triggers.push_back(barrier),
-                Command::Completed { checkpoint, settled_before } => {
+                Command::Completed { checkpoint, held } => {
                     self.aborted.retain(|aborted| *aborted > checkpoint);
                     if let Phase::Running(running) = &mut self.phase {
-                        running.checkpoint_completed(checkpoint, settled_before);
+                        running.checkpoint_completed(checkpoint, held.as_deref());
                     }
                 }
                 Command::Aborted(checkpoint) => {
@@ -435,10 +435,10 @@ impl Task {
 }
 
 impl Running {
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, held: Option<&[CheckpointId]>) {
         if let Input::Source { source, .. } = &mut self.input {
             source.checkpoint_completed(checkpoint);
         }
-        self.chain.checkpoint_completed(checkpoint, settled_before);
+        self.chain.checkpoint_completed(checkpoint, held);
     }
 }

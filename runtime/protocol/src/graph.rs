@@ -134,6 +134,13 @@ impl JobGraph {
         operators.filter(|operator| operator.kind == OperatorKind::TransactionalSink).map(|operator| &operator.uid)
     }
 
+    /// The vertex of an operator.
+    #[must_use]
+    pub fn vertex_of(&self, uid: &OperatorUid) -> Option<VertexId> {
+        let holds = |vertex: &Vertex| vertex.operators.iter().any(|operator| operator.uid == *uid);
+        u32::try_from(self.vertices.iter().position(holds)?).ok().map(VertexId)
+    }
+
     /// Whether this vertex begins with a source.
     #[must_use]
     pub fn is_source(&self, vertex: VertexId) -> bool {

@@ -43,8 +43,9 @@ pub enum ToTaskManager {
         run: Run,
         /// The checkpoint.
         checkpoint: CheckpointId,
-        /// Of checkpoints before this one no handle of any sink is in it: they are settled, and never sent again (S2, K3).
-        settled_before: CheckpointId,
+        /// With which checkpoints the handles that it holds of sinks were staged, by the subtask that did: others are settled,
+        /// and never sent again (S2, K3). `None`: it is not known.
+        held: Option<Vec<Held>>,
     },
     /// Only this one (B5).
     CheckpointAborted {
@@ -55,6 +56,15 @@ pub enum ToTaskManager {
     },
     /// The job has ended; the process should end.
     Shutdown,
+}
+
+/// Handles of a subtask's sink that a complete checkpoint holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The subtask.
+    pub subtask: SubtaskId,
+    /// With which they were staged.
+    pub checkpoints: Vec<CheckpointId>,
 }
 
 /// What flows with the rows and cuts the stream (B1).

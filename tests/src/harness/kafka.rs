@@ -1,5 +1,7 @@
 //! The broker as tests see it: topics made, records produced and read, all with deadlines.
 
+use super::process::free_port;
+use super::unique;
 use anyhow::{Context as _, bail};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -9,9 +11,83 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A broker of a test's own, for tests that take it away: started by `tests/services/kafka.sh`. Its data stay until it is
+/// dropped.
+pub struct OwnKafka {
+    directory: PathBuf,
+    port: u16,
+}
+
+impl OwnKafka {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// When the script fails.
+    #[must_use]
+    pub fn start() -> Self {
+        let broker = Self { directory: std::env::temp_dir().join(unique("sluice-test-kafka")), port: free_ports() };
+        broker.restart();
+        broker
+    }
+
+    /// Starts it again on the same port with the same data.
+    ///
+    /// # Panics
+    /// When the script fails.
+    pub fn restart(&self) {
+        self.script("start");
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Panics
+    /// When the script fails.
+    pub fn kill(&self) {
+        self.script("kill9");
+    }
+
+    /// Its bootstrap address.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn script(&self, action: &str) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/services/kafka.sh");
+        let output = Command::new("bash")
+            .args([script, action])
+            .env("SLUICE_KAFKA_DIR", &self.directory)
+            .env("SLUICE_KAFKA_PORT", self.port.to_string())
+            .output()
+            .expect("bash");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kafka.sh {action}: {text}{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+impl Drop for OwnKafka {
+    fn drop(&mut self) {
+        self.script("kill9");
+        // It lies below the temporary directory in any case.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A port that is free, and so is the one behind it, which the broker takes for its controller.
+fn free_ports() -> u16 {
+    loop {
+        let port = free_port();
+        if port < u16::MAX && std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+}
 
 /// A record read back.
 #[derive(Debug, Clone)]

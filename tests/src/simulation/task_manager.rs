@@ -17,7 +17,7 @@ use sluice_engine::program::Program;
 use sluice_engine::task::{Step, Task, TaskEvent};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::job_master::SessionId;
-use sluice_protocol::message::{Deployment, FromTaskManager, Registration, ToTaskManager};
+use sluice_protocol::message::{Deployment, FromTaskManager, Held, Registration, ToTaskManager};
 use sluice_protocol::state::{KeyedStateHandle, StateData, SubtaskState};
 use sluice_protocol::store::StoreOperation;
 use sluice_protocol::{CheckpointId, Generation, OperatorUid, ProcessId, Run, SubtaskId, TaskManagerId, TimeSpan};
@@ -203,8 +203,14 @@ impl TaskManager {
             ToTaskManager::TriggerCheckpoint { run, barrier } => {
                 self.each_task(run, |task| task.handle().trigger(barrier.clone()))
             }
-            ToTaskManager::CheckpointCompleted { run, checkpoint, settled_before } => {
-                self.each_task(run, |task| task.handle().checkpoint_completed(checkpoint, settled_before));
+            ToTaskManager::CheckpointCompleted { run, checkpoint, held } => {
+                self.each_task(run, |task| {
+                    let own = |held: &Vec<Held>| {
+                        let own = held.iter().find(|held| held.subtask == task.subtask());
+                        own.map(|held| held.checkpoints.clone()).unwrap_or_default()
+                    };
+                    task.handle().checkpoint_completed(checkpoint, held.as_ref().map(own));
+                });
             }
             ToTaskManager::CheckpointAborted { run, checkpoint } => {
                 self.each_task(run, |task| task.handle().checkpoint_aborted(checkpoint));

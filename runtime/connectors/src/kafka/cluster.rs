@@ -99,6 +99,9 @@ impl Connection {
             match TcpStream::connect_timeout(&socket, CONNECT_TIMEOUT) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
+                    // What is not sent when a connection is given up never is: a commit that arrives late could meet a later
+                    // transaction of the same producer.
+                    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
                     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
                     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
                     let mut connection = Self { stream: security.wrap(host, stream)?, correlation: 0 };
@@ -287,8 +290,8 @@ impl Cluster {
         Ok(answer.brokers.iter().map(place).collect())
     }
 
-    /// The leader of each partition of a topic, by address. A topic that is gone has none.
-    pub(super) fn leaders(&mut self, topic: &str) -> Result<BTreeMap<i32, String>, Trouble> {
+    /// The leader of each of these partitions of a topic, by address. A topic that is gone has none.
+    pub(super) fn leaders(&mut self, topic: &str, wanted: &[i32]) -> Result<BTreeMap<i32, String>, Trouble> {
         let name = TopicName(StrBytes::from_string(topic.to_owned()));
         let asked = MetadataRequestTopic::default().with_name(Some(name));
         let request = MetadataRequest::default().with_topics(Some(vec![asked])).with_allow_auto_topic_creation(false);
@@ -313,6 +316,6 @@ impl Cluster {
                 None => Err(Trouble::of(what(), if partition.error_code == 0 { 5 } else { partition.error_code })),
             }
         };
-        found.partitions.iter().map(leader).collect()
+        found.partitions.iter().filter(|one| wanted.contains(&one.partition_index)).map(leader).collect()
     }
 }

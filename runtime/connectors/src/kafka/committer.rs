@@ -103,11 +103,14 @@ impl Committer for KafkaCommitter {
             let name = id.strip_prefix(&self.options.transactional_id_prefix);
             !spared.contains(id) && name.is_some_and(|name| TransactionId::is_older(name, job, sink, older_than))
         };
-        let mut open = self.transactions.open().map_err(again)?;
+        // What does not answer leaves nothing else open.
+        let (mut open, mut trouble) = self.transactions.open().map_err(again)?;
         open.retain(is_left);
         for id in &open {
-            self.transactions.fence(id).map_err(again)?;
+            if let Err(silent) = self.transactions.fence(id) {
+                trouble.get_or_insert(silent);
+            }
         }
-        Ok(open.len() as u64)
+        trouble.map_or(Ok(open.len() as u64), |trouble| Err(again(trouble)))
     }
 }

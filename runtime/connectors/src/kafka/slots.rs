@@ -5,6 +5,7 @@
 //! handle is settled.
 
 use super::client::{Lookup, OPEN_TIMEOUT};
+use super::cluster::Trouble;
 use super::options::SinkOptions;
 use super::sink::{Deliveries, KafkaProducer, Writing, build_producer};
 use super::transactions::{Described, Handle, State, Transactions};
@@ -81,7 +82,6 @@ enum Order {
 enum Answer {
     Made(Box<Slot>),
     Renewed(Box<Slot>),
-    Described(Result<Ready, TaskError>),
 }
 
 /// Makes slots, in the order they are asked for.
@@ -184,11 +184,13 @@ fn timeout_of(options: &SinkOptions) -> Result<Duration, TaskError> {
 /// The task's side.
 pub(super) struct Keeper {
     orders: Sender<Order>,
-    questions: Sender<String>,
+    questions: Sender<(u64, String)>,
     is_over: Arc<AtomicBool>,
     answers: Receiver<Answer>,
+    descriptions: Receiver<(u64, Result<Ready, TaskError>)>,
+    /// The number of the last question.
+    asked: u64,
     ready: VecDeque<Slot>,
-    described: Option<Result<Ready, TaskError>>,
     next: u64,
     is_making: bool,
     /// Slots that are being renewed.
@@ -215,15 +217,16 @@ impl Keeper {
         };
         lookup.partitions(&maker.options.topic, || ())?;
         let first = maker.begin(0, parts)?;
-        let ((orders, taken), (questions, asked), (given, answers)) = (channel(), channel(), channel());
-        let (answering, options, waker) = (given.clone(), Arc::clone(&maker.options), Arc::clone(waker));
+        let ((orders, taken), (questions, asked)) = (channel(), channel());
+        let ((given, answers), (described, descriptions)) = (channel(), channel());
+        let (options, waker, over) = (Arc::clone(&maker.options), Arc::clone(waker), Arc::clone(&is_over));
         start(format!("kafka-slots-{subtask}"), move || make_slots(&maker, &taken, &given))?;
-        start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &asked, &answering))?;
-        let (ready, described) = (VecDeque::new(), None);
-        Ok((
-            Self { orders, questions, is_over, answers, ready, described, next: 1, is_making: false, renewing: 0 },
-            first,
-        ))
+        start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &over, &asked, &described))?;
+        let ready = VecDeque::new();
+        let (asked, next, is_making, renewing) = (0, 1, false, 0);
+        let keeper =
+            Self { orders, questions, is_over, answers, descriptions, asked, ready, next, is_making, renewing };
+        Ok((keeper, first))
     }
 
     /// Has another slot made, unless one is on its way, new or renewed.
@@ -241,10 +244,11 @@ impl Keeper {
         self.order(Order::Renew(Box::new(slot)));
     }
 
-    /// Asks for the state of a transaction.
-    pub(super) fn describe(&self, id: String) {
+    /// Asks for the state of a transaction; what was asked before is not answered any more.
+    pub(super) fn describe(&mut self, id: String) {
+        self.asked += 1;
         // As below.
-        let _ = self.questions.send(id);
+        let _ = self.questions.send((self.asked, id));
     }
 
     /// Lets go of producers; nothing else is to be done.
@@ -264,10 +268,16 @@ impl Keeper {
         Ok(self.ready.pop_front())
     }
 
-    /// The answer to [`Self::describe`], when it is there.
+    /// The answer to the last [`Self::describe`], when it is there.
     pub(super) fn take_described(&mut self) -> Result<Option<Ready>, TaskError> {
-        self.receive()?;
-        self.described.take().transpose()
+        loop {
+            match self.descriptions.try_recv() {
+                Ok((number, described)) if number == self.asked => return described.map(Some),
+                Ok(_) => {}
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => return Err(ended()),
+            }
+        }
     }
 
     fn receive(&mut self) -> Result<(), TaskError> {
@@ -281,11 +291,8 @@ impl Keeper {
                     self.renewing = self.renewing.saturating_sub(1);
                     self.ready.push_back(*slot);
                 }
-                Ok(Answer::Described(described)) => self.described = Some(described),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => {
-                    return Err(TaskError::Internal("the thread of a Kafka sink's producers has ended".to_owned()));
-                }
+                Err(TryRecvError::Disconnected) => return Err(ended()),
             }
         }
     }
@@ -310,12 +317,31 @@ fn make_slots(maker: &Maker, orders: &Receiver<Order>, answers: &Sender<Answer>)
     }
 }
 
-/// The thread that asks for the state of transactions, which a barrier waits for.
-fn describe_all(options: &SinkOptions, waker: &Waker, questions: &Receiver<String>, answers: &Sender<Answer>) {
+fn ended() -> TaskError {
+    TaskError::Internal("a thread of a Kafka sink has ended".to_owned())
+}
+
+/// The thread that asks for the state of transactions, which a barrier waits for. Brokers that are away are waited for: nothing is
+/// lost, and the checkpoint has its own patience.
+fn describe_all(
+    options: &SinkOptions,
+    waker: &Waker,
+    is_over: &AtomicBool,
+    questions: &Receiver<(u64, String)>,
+    answers: &Sender<(u64, Result<Ready, TaskError>)>,
+) {
     let mut transactions = Transactions::new(&options.properties);
-    while let Ok(id) = questions.recv() {
-        let found = transactions.describe(&id).map_err(|trouble| TaskError::External(trouble.to_string()));
-        if answers.send(Answer::Described(found.map(|found| Ready { id, found }))).is_err() {
+    while let Ok((number, id)) = questions.recv() {
+        let found = loop {
+            match transactions.describe(&id) {
+                Err(Trouble::Unreachable { .. } | Trouble::NotNow { .. }) if !is_over.load(Ordering::Acquire) => {
+                    std::thread::sleep(PAUSE);
+                }
+                found => break found,
+            }
+        };
+        let described = found.map(|found| Ready { id, found });
+        if answers.send((number, described.map_err(|trouble| TaskError::External(trouble.to_string())))).is_err() {
             return;
         }
         waker();

@@ -130,6 +130,11 @@ impl Handle {
                 "the Kafka brokers know nothing of transactional id '{id}' any more (transactional.id.expiration.ms)"
             ));
         };
+        let is_earlier = found.epoch < *epoch || (found.epoch == *epoch && found.started_at < *started_at);
+        if found.producer_id == *producer_id && is_earlier {
+            // It was told of this transaction: a coordinator that does not know yet that it is none any more.
+            return Verdict::Wait;
+        }
         if (found.producer_id, found.epoch) != (*producer_id, *epoch) {
             return Verdict::Lost(format!(
                 "transactional id '{id}' belongs to producer {} with epoch {} now ({:?}), the transaction was of producer \
@@ -140,11 +145,11 @@ impl Handle {
         if found.started_at > *started_at {
             return Verdict::SettledBefore;
         }
-        match (&found.state, found.started_at == *started_at) {
-            (State::Ongoing, true) => Verdict::Commit,
-            (State::PrepareCommit, true) => Verdict::Wait,
-            (State::CompleteCommit, true) => Verdict::Committed,
-            (state, _) => Verdict::Lost(format!(
+        match &found.state {
+            State::Ongoing => Verdict::Commit,
+            State::PrepareCommit => Verdict::Wait,
+            State::CompleteCommit => Verdict::Committed,
+            state => Verdict::Lost(format!(
                 "the transaction of transactional id '{id}' that began at {started_at} was aborted (its state is {state:?}); \
                  it may have been open longer than its timeout"
             )),
@@ -279,18 +284,22 @@ impl Transactions {
         Ok(millis.map(Duration::from_millis))
     }
 
-    /// The ids of all transactions of the cluster that are open.
-    pub(super) fn open(&mut self) -> Result<Vec<String>, Trouble> {
+    /// The ids of all transactions of the cluster that are open, and which broker could not be asked.
+    pub(super) fn open(&mut self) -> Result<(Vec<String>, Option<Trouble>), Trouble> {
         let request = ListTransactionsRequest::default().with_state_filters(vec![text("Ongoing")]);
-        let mut found = Vec::new();
+        let (mut found, mut trouble) = (Vec::new(), None);
         for (_, address) in self.cluster.brokers()? {
-            let answer = self.cluster.ask(&address, 0, &request)?;
-            if answer.error_code != code::NONE {
-                return Err(Trouble::of("list transactions", answer.error_code));
+            match self.cluster.ask(&address, 0, &request) {
+                Err(silent) => drop(trouble.get_or_insert(silent)),
+                Ok(answer) if answer.error_code != code::NONE => {
+                    trouble.get_or_insert(Trouble::of("list transactions", answer.error_code));
+                }
+                Ok(answer) => {
+                    found.extend(answer.transaction_states.iter().map(|state| state.transactional_id.0.to_string()));
+                }
             }
-            found.extend(answer.transaction_states.iter().map(|state| state.transactional_id.0.to_string()));
         }
-        Ok(found)
+        Ok((found, trouble))
     }
 
     /// Looks whether all markers of a committed transaction were written, and writes those that were not.
@@ -301,7 +310,7 @@ impl Transactions {
     pub(super) fn mend_markers(&mut self, handle: &Handle) -> Result<usize, Trouble> {
         let mut mended = 0;
         for (topic, partitions) in &handle.partitions {
-            let leaders = self.cluster.leaders(topic)?;
+            let leaders = self.cluster.leaders(topic, partitions)?;
             let mut by_leader: BTreeMap<&String, Vec<i32>> = BTreeMap::new();
             for partition in partitions {
                 if let Some(leader) = leaders.get(partition) {

@@ -96,6 +96,8 @@ impl TwoPhaseCommitSink for TransactionalWriter {
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
+        // A barrier that was given up may have asked already: what was found then is not all.
+        self.is_describing = false;
         let options = Arc::clone(&self.options);
         let writing = self.writing()?;
         writing.backlog.push_back((batch, 0));

@@ -153,7 +153,7 @@ fn ids_come_from_a_small_pool() {
             ids.insert(text_of(handle, "transactionalId"));
             subject.commit(handle).unwrap();
         }
-        writer.sink.checkpoint_completed(CheckpointId(checkpoint), CheckpointId(checkpoint));
+        writer.sink.checkpoint_completed(CheckpointId(checkpoint), Some(&[CheckpointId(checkpoint)]));
     }
     assert_eq!(subject.visible().unwrap().len(), 60);
     assert!(ids.len() <= 5, "{ids:?}");

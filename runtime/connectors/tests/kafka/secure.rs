@@ -1,14 +1,17 @@
 //! Passwords, TLS with an authority of one's own and certificates of clients, against the broker's secure listener, named by
 //! `SLUICE_TEST_KAFKA_SECURE` with its files in `SLUICE_TEST_KAFKA_TLS` (`tests/services/kafka.sh`, `SLUICE_KAFKA_SECURE=1`).
 
-use crate::broker::{bootstrap, create_topic, read_all, unique};
+use crate::broker::{bootstrap, create_topic, read_all, read_committed, unique};
 use crate::task::{Reader, Writer, table};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use sluice_connectors::SecretSource;
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
+use sluice_engine::operator::TaskIdentity;
+use sluice_engine::sink::{Commit, CommitterContext};
 use sluice_engine::table::{ConnectorCatalog as _, TableDescriptor};
+use sluice_protocol::CheckpointId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -161,5 +164,30 @@ fn a_secret_stands_only_where_it_is_never_shown() {
         let refused = sluice_connectors::catalog().sink(&table(&schema(), &[], &options)).err().unwrap();
         assert_eq!(refused.option.as_deref(), Some(key));
         assert!(refused.message.contains(says), "'{says}' is not in: {refused}");
+    }
+}
+
+/// By the sink's own client, which commits and aborts beside librdkafka.
+#[test]
+fn a_transaction_is_committed_through_the_secure_listener() {
+    let (Some(bootstrap), Some(secure)) = (bootstrap(), Secure::find()) else { return };
+    let catalog = sluice_connectors::catalog_with(None, secure.source_of_secrets());
+    for (mechanism, jaas) in [("PLAIN", PLAIN), ("SCRAM-SHA-512", SCRAM)] {
+        let topic = create_topic(&bootstrap, "secure-exactly-once", 1);
+        let prefix = unique("secure");
+        let mut options = IN_TEXT.to_vec();
+        options
+            .extend([("sink.delivery-guarantee", "exactly-once"), ("sink.transactional-id-prefix", prefix.as_str())]);
+        let factory = catalog.sink(&secure.table(&topic, mechanism, jaas, &options)).unwrap();
+        let mut writer = Writer::of(&*factory).unwrap();
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+        writer.write(Batch::inserts(RecordBatch::try_new(schema(), vec![column]).unwrap()));
+        writer.flush();
+        let handles = writer.sink.committables(CheckpointId(1)).unwrap();
+        assert_eq!(read_committed(&bootstrap, &topic).len(), 0, "{mechanism}");
+        let context = CommitterContext { job: TaskIdentity::default().job, sink: "t".into() };
+        let committed = factory.committer(context).unwrap().unwrap().commit(&handles[0]);
+        assert_eq!(committed, Ok(Commit::Committed), "{mechanism}");
+        assert_eq!(read_committed(&bootstrap, &topic).len(), 3, "{mechanism}");
     }
 }

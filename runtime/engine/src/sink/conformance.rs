@@ -154,9 +154,8 @@ impl Writer {
 
     /// The checkpoint with these handles is complete.
     fn completed(&mut self, checkpoint: u64, handles: &[Committable]) {
-        let oldest = handles.iter().map(|handle| handle.checkpoint).min();
-        let settled_before = oldest.unwrap_or(CheckpointId(checkpoint + 1));
-        self.sink.checkpoint_completed(CheckpointId(checkpoint), settled_before);
+        let held: Vec<_> = handles.iter().map(|handle| handle.checkpoint).collect();
+        self.sink.checkpoint_completed(CheckpointId(checkpoint), Some(&held));
     }
 
     fn stage(&mut self, checkpoint: u64) -> Result<Vec<Committable>, String> {

@@ -244,9 +244,10 @@ impl<S: TwoPhaseCommitSink> Sink for Transactional<S> {
     }
 
     /// From here on they are the JobManager's to commit and to carry.
-    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId, held: Option<&[CheckpointId]>) {
         self.unsettled.extend(self.carried.extract_if(.., |one| one.checkpoint <= checkpoint));
-        let settled: Vec<_> = self.unsettled.extract_if(.., |one| one.checkpoint < settled_before).collect();
+        let Some(held) = held else { return };
+        let settled: Vec<_> = self.unsettled.extract_if(.., |one| !held.contains(&one.checkpoint)).collect();
         settled.iter().for_each(|handle| self.sink.settled(handle));
     }
 }

@@ -284,9 +284,9 @@ impl Chain {
         Ok(())
     }
 
-    pub(super) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
+    pub(super) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, held: Option<&[CheckpointId]>) {
         if let Some(end) = &mut self.end.sink {
-            end.sink.checkpoint_completed(checkpoint, settled_before);
+            end.sink.checkpoint_completed(checkpoint, held);
         }
     }
 

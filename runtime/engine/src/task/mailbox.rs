@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) enum Command {
     Trigger(Barrier),
-    Completed { checkpoint: CheckpointId, settled_before: CheckpointId },
+    Completed { checkpoint: CheckpointId, held: Option<Vec<CheckpointId>> },
     Aborted(CheckpointId),
     Cancel,
 }
@@ -39,10 +39,10 @@ impl TaskHandle {
         self.send(Command::Trigger(barrier));
     }
 
-    /// This checkpoint and all before it are complete (B5); handles of sinks that were staged with checkpoints before
-    /// `settled_before` are settled.
-    pub fn checkpoint_completed(&self, checkpoint: CheckpointId, settled_before: CheckpointId) {
-        self.send(Command::Completed { checkpoint, settled_before });
+    /// This checkpoint and all before it are complete (B5). `held`: with which checkpoints those handles of the task's sink were
+    /// staged that it holds; `None`: that is not known.
+    pub fn checkpoint_completed(&self, checkpoint: CheckpointId, held: Option<Vec<CheckpointId>>) {
+        self.send(Command::Completed { checkpoint, held });
     }
 
     /// Only this checkpoint was given up (B5): its barrier still passes, its state is not frozen any more, and sources

@@ -7,7 +7,7 @@ use sluice_engine::channel::QueueGauge;
 use sluice_engine::runner::{self, RunningTask};
 use sluice_engine::task::{self, TaskDescription, TaskEvent, TaskHandle};
 use sluice_protocol::graph::JobGraph;
-use sluice_protocol::message::{Barrier, CheckpointMetrics};
+use sluice_protocol::message::{Barrier, CheckpointMetrics, Held};
 use sluice_protocol::{CheckpointId, Run, SubtaskId, VertexId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,8 +113,14 @@ impl ActiveRun {
     }
 
     /// Covers all earlier checkpoints (B5): of those nothing is stored any more.
-    pub(crate) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, settled_before: CheckpointId) {
-        self.handles().for_each(|handle| handle.checkpoint_completed(checkpoint, settled_before));
+    pub(crate) fn checkpoint_completed(&mut self, checkpoint: CheckpointId, held: Option<&[Held]>) {
+        for (subtask, task) in &self.tasks {
+            let own = |held: &[Held]| {
+                let own = held.iter().find(|held| held.subtask == *subtask);
+                own.map(|held| held.checkpoints.clone()).unwrap_or_default()
+            };
+            task.handle().checkpoint_completed(checkpoint, held.map(own));
+        }
         self.aborts.retain(|id, _| *id > checkpoint);
     }
 

@@ -284,8 +284,8 @@ impl Worker {
             ToTaskManager::TriggerCheckpoint { run, barrier } => {
                 self.with_active(run, |active| active.trigger(&barrier));
             }
-            ToTaskManager::CheckpointCompleted { run, checkpoint, settled_before } => {
-                self.with_active(run, |active| active.checkpoint_completed(checkpoint, settled_before));
+            ToTaskManager::CheckpointCompleted { run, checkpoint, held } => {
+                self.with_active(run, |active| active.checkpoint_completed(checkpoint, held.as_deref()));
             }
             ToTaskManager::CheckpointAborted { run, checkpoint } => {
                 self.with_active(run, |active| active.checkpoint_aborted(checkpoint));

@@ -210,6 +210,11 @@ impl JobMaster {
         };
         execution.set(subtask, state);
         if matches!(self.phase, Phase::Deploying) && execution.all_run() {
+            if self.attempt.0 > 1 || self.config.generation.0 > 1 {
+                // Older tasks have ended where these run; elsewhere they do within the time after which they count as lost (N4).
+                self.abort_leftovers();
+                self.abort_leftovers_after(self.config.options.heartbeat_timeout);
+            }
             self.run();
         }
     }

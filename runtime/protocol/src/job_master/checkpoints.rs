@@ -247,19 +247,18 @@ impl JobMaster {
         let directory = self.journal.paths.checkpoint_directory(key.generation, key.id);
         self.status.last_checkpoint = Some(self.describe_checkpoint(checkpoint));
         self.clear_checkpoint_notice();
-        let mut settled_before = CheckpointId(0);
+        let mut held = None;
         if let Some(storing) = self.storing.remove(&key.id) {
             self.know_files(&directory, &storing.metadata);
             let handles: Vec<_> = storing.metadata.handles().collect();
-            let oldest = handles.iter().map(|handle| handle.committable.checkpoint).min();
-            settled_before = oldest.unwrap_or(CheckpointId(key.id.0 + 1));
+            held = Some(self.held(&handles));
             self.commit_handles(handles);
             self.cached = Some((directory, storing.metadata));
         }
         Arc::make_mut(&mut self.history).ended(key.id, RecordState::Completed, None, self.now);
         let outputs = self.coordinator.as_mut().map(|one| one.completed(key.id, self.now)).unwrap_or_default();
         self.execute(outputs);
-        self.tell_tasks(|run| ToTaskManager::CheckpointCompleted { run, checkpoint: key.id, settled_before });
+        self.tell_tasks(|run| ToTaskManager::CheckpointCompleted { run, checkpoint: key.id, held: held.clone() });
         let completed = self.status.last_checkpoint.clone();
         self.answer_checkpoint(key.id, completed.as_ref(), None);
         self.remove_dead(drops);

@@ -14,12 +14,13 @@ use super::journal::EndKind;
 use super::{Action, JobMaster, Phase};
 use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
 use crate::failure::{Failure, Fault};
-use crate::ids::{Attempt, CheckpointId, Generation, JobId, Run};
+use crate::ids::{Attempt, CheckpointId, Generation, JobId, Run, SubtaskId};
 use crate::ledger::append::backoff;
+use crate::message::Held;
 use crate::metadata::Metadata;
 use crate::state::OperatorSnapshot;
 use crate::time::{TimeSpan, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Notice that commits are tried again.
 const RETRIED: &str = "CommitRetried";
@@ -65,6 +66,9 @@ pub(super) struct Commits {
     failures: u32,
     /// So many handles were given up.
     given_up: u64,
+    /// When older attempts' transactions are looked for again, and how often that failed in a row.
+    abort_at: Option<Timestamp>,
+    abort_failures: u32,
     retry_at: Option<Timestamp>,
     taking: Taking,
     ending_since: Option<Timestamp>,
@@ -115,7 +119,7 @@ impl Commits {
         let abort = if let Closing::Waiting { until, .. } = self.closing { Some(until) } else { None };
         let tasks = self.ending_since.filter(|_| self.closing == Closing::Due && !self.terminal_queued);
         let answer = self.under_way.as_ref().map(|one| one.since.plus(ANSWER_PATIENCE));
-        let times = [retry, abort, answer, tasks.map(|since| since.plus(TASKS_PATIENCE))];
+        let times = [retry, abort, self.abort_at, answer, tasks.map(|since| since.plus(TASKS_PATIENCE))];
         times.into_iter().flatten().filter(|at| *at > now).min()
     }
 
@@ -187,6 +191,17 @@ impl JobMaster {
         Some(latest.key.id)
     }
 
+    /// What the writers are told of the handles in a checkpoint.
+    pub(super) fn held(&self, handles: &[CommitHandle]) -> Vec<Held> {
+        let mut held: BTreeMap<SubtaskId, Vec<CheckpointId>> = BTreeMap::new();
+        for CommitHandle { sink, subtask, committable } in handles {
+            if let Some(vertex) = self.config.graph.vertex_of(sink) {
+                held.entry(SubtaskId { vertex, index: *subtask }).or_default().push(committable.checkpoint);
+            }
+        }
+        held.into_iter().map(|(subtask, checkpoints)| Held { subtask, checkpoints }).collect()
+    }
+
     /// Whether it is in the last complete checkpoint, and not confirmed.
     pub(super) fn is_unsettled(&self, handle: &CommitHandle) -> bool {
         self.commits.unsettled.contains(handle)
@@ -204,6 +219,9 @@ impl JobMaster {
     /// Commits what is unsettled, one request at a time.
     pub(super) fn tick_commits(&mut self) {
         self.note_unanswered();
+        if self.commits.abort_at.take_if(|at| *at <= self.now).is_some() {
+            self.abort_leftovers();
+        }
         let may_commit = self.journal.confirmed || self.commits.taking == Taking::Settling;
         let waits = self.commits.retry_at.is_some_and(|at| at > self.now);
         if !may_commit || waits || self.commits.under_way.is_some() || self.commits.unsettled.is_empty() {
@@ -355,6 +373,12 @@ impl JobMaster {
         }
     }
 
+    /// Has them looked for again in a while: processes of older attempts may live until then, and open more (N4).
+    pub(super) fn abort_leftovers_after(&mut self, span: TimeSpan) {
+        let at = self.now.plus(span);
+        self.commits.abort_at = Some(self.commits.abort_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
     /// A job was taken over: what it had open and not in a complete checkpoint is nobody's any more.
     pub(super) fn abort_all_of(&mut self, job: JobId) {
         if job.uid != self.config.job.uid && self.has_transactional_sinks() {
@@ -383,7 +407,15 @@ impl JobMaster {
                 self.set_notice(LEFT_OPEN, message);
             }
         }
-        let Closing::UnderWay { tries, .. } = self.commits.closing else { return };
+        self.commits.abort_failures = if failure.is_some() { self.commits.abort_failures + 1 } else { 0 };
+        let Closing::UnderWay { tries, .. } = self.commits.closing else {
+            if failure.is_some() {
+                let failures = self.commits.abort_failures;
+                let pause = backoff(failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
+                self.abort_leftovers_after(pause);
+            }
+            return;
+        };
         if self.commits.closing != (Closing::UnderWay { id, tries }) {
             return;
         }

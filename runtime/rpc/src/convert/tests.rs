@@ -7,7 +7,7 @@ use sluice_protocol::failure::{Failure, Fault, Retry};
 use sluice_protocol::graph::Partitioning;
 use sluice_protocol::ledger::Ends;
 use sluice_protocol::message::{
-    Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Placement, Registration, TaskDeployment,
+    Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Held, Placement, Registration, TaskDeployment,
     ToTaskManager,
 };
 use sluice_protocol::state::{
@@ -121,10 +121,9 @@ fn to_task_manager() -> impl Strategy<Value = ToTaskManager> {
         deployment().prop_map(|deployment| ToTaskManager::Deploy(Box::new(deployment))),
         run().prop_map(|run| ToTaskManager::CancelTasks { run }),
         (run(), barrier).prop_map(|(run, barrier)| ToTaskManager::TriggerCheckpoint { run, barrier }),
-        (run(), any::<u64>(), any::<u64>()).prop_map(|(run, id, before)| ToTaskManager::CheckpointCompleted {
-            run,
-            checkpoint: CheckpointId(id),
-            settled_before: CheckpointId(before),
+        (run(), any::<u64>(), prop::option::of((subtask(), any::<u64>()))).prop_map(|(run, id, held)| {
+            let held = held.map(|(subtask, with)| vec![Held { subtask, checkpoints: vec![CheckpointId(with)] }]);
+            ToTaskManager::CheckpointCompleted { run, checkpoint: CheckpointId(id), held }
         }),
         (run(), any::<u64>())
             .prop_map(|(run, id)| ToTaskManager::CheckpointAborted { run, checkpoint: CheckpointId(id) }),

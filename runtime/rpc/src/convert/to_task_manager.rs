@@ -28,11 +28,11 @@ impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
                     barrier: write_json(barrier, "TriggerCheckpoint.barrier", "a barrier")?,
                 })
             }
-            ToTaskManager::CheckpointCompleted { run: of, checkpoint, settled_before } => {
+            ToTaskManager::CheckpointCompleted { run: of, checkpoint, held } => {
                 Message::CheckpointCompleted(v1::CheckpointCompleted {
                     run: run(*of),
                     checkpoint: checkpoint.0,
-                    settled_before: settled_before.0,
+                    held: write_json(held, "CheckpointCompleted.held", "handles")?,
                 })
             }
             ToTaskManager::CheckpointAborted { run: of, checkpoint } => {
@@ -62,7 +62,7 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
             Message::CheckpointCompleted(m) => Self::CheckpointCompleted {
                 run: Place("CheckpointCompleted").run(m.run)?,
                 checkpoint: CheckpointId(m.checkpoint),
-                settled_before: CheckpointId(m.settled_before),
+                held: read_json(&m.held, "CheckpointCompleted.held", "handles")?,
             },
             Message::CheckpointAborted(m) => Self::CheckpointAborted {
                 run: Place("CheckpointAborted").run(m.run)?,

@@ -589,15 +589,15 @@ pub struct TriggerCheckpoint {
     pub barrier: ::prost::alloc::vec::Vec<u8>,
 }
 /// A checkpoint is complete.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckpointCompleted {
     #[prost(message, optional, tag = "1")]
     pub run: ::core::option::Option<RunId>,
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
-    /// No handle of a checkpoint before this one is in it.
-    #[prost(uint64, tag = "3")]
-    pub settled_before: u64,
+    /// JSON of an optional list of sluice_protocol::message::Held.
+    #[prost(bytes = "vec", tag = "3")]
+    pub held: ::prost::alloc::vec::Vec<u8>,
 }
 /// A checkpoint is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -115,9 +115,9 @@ fn k3_handles_are_carried_until_a_checkpoint_with_them_is_complete() {
         sink.write(batch()).unwrap();
         assert_eq!(checkpoints(&mut sink, checkpoint), carried);
     }
-    sink.checkpoint_completed(CheckpointId(2), CheckpointId(1));
+    sink.checkpoint_completed(CheckpointId(2), None);
     assert_eq!(checkpoints(&mut sink, 4), [3]);
-    sink.checkpoint_completed(CheckpointId(4), CheckpointId(3));
+    sink.checkpoint_completed(CheckpointId(4), None);
     assert_eq!(checkpoints(&mut sink, 5), [0_u64; 0]);
 }
 
@@ -134,12 +134,15 @@ fn s2_a_writer_hears_of_a_handle_when_a_complete_checkpoint_is_without_it() {
         checkpoints(&mut sink, checkpoint);
     }
     assert_eq!(settled(&calls), [""; 0]);
-    sink.checkpoint_completed(CheckpointId(2), CheckpointId(1));
+    let holding = |ids: &[u64]| ids.iter().copied().map(CheckpointId).collect::<Vec<_>>();
+    sink.checkpoint_completed(CheckpointId(2), Some(&holding(&[1, 2])));
     assert_eq!(settled(&calls), [""; 0], "the checkpoint holds both");
-    sink.checkpoint_completed(CheckpointId(3), CheckpointId(2));
-    assert_eq!(settled(&calls), ["1"]);
-    sink.checkpoint_completed(CheckpointId(4), CheckpointId(5));
-    assert_eq!(settled(&calls), ["2", "3"]);
+    sink.checkpoint_completed(CheckpointId(3), None);
+    assert_eq!(settled(&calls), [""; 0], "nothing is known");
+    sink.checkpoint_completed(CheckpointId(4), Some(&holding(&[1, 3])));
+    assert_eq!(settled(&calls), ["2"], "an older one that is stuck holds up no other");
+    sink.checkpoint_completed(CheckpointId(5), Some(&[]));
+    assert_eq!(settled(&calls), ["1", "3"]);
 }
 
 #[test]

@@ -55,6 +55,8 @@ impl JobMaster {
                 self.commits.loading = false;
                 let handles = unsettled(&metadata, self.journal.fold.committed_through);
                 self.adopt_handles(handles);
+                // Until now it was not known what to spare.
+                self.abort_leftovers();
             }
             Some(Err(failure)) if has_sinks => self.exit_user_error(&failure),
             // It starts from elsewhere, and could commit nothing of it.

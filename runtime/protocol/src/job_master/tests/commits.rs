@@ -4,9 +4,10 @@ use super::bench::{Bench, with_sink};
 use super::{failure, kinds, restoring};
 use crate::commit::CommitOutcome;
 use crate::failure::{ExitKind, Failure, Fault};
-use crate::ids::{Attempt, CheckpointId, Generation};
+use crate::ids::{Attempt, CheckpointId, Generation, SubtaskId, SubtaskIndex, VertexId};
 use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, SavepointRequest, StartFrom};
 use crate::ledger::SavepointKind;
+use crate::message::{Held, ToTaskManager};
 use crate::options::TolerableFailures;
 use crate::status::{JobState, RequestState};
 use crate::time::TimeSpan;
@@ -525,4 +526,24 @@ fn s6_what_is_lost_is_given_up_where_the_table_says_so_and_counted() {
     bench.outcome = CommitOutcome::Settled;
     checkpoint(&mut bench, 2);
     assert_eq!((bench.handles_of(1, 2), committed_through(&bench)), (vec![2, 2], CheckpointId(1)));
+}
+
+#[test]
+fn s2_each_writer_is_told_which_of_its_handles_a_checkpoint_holds() {
+    let held = |bench: &Bench, index: u32, with: &[u64]| {
+        let subtask = SubtaskId { vertex: VertexId(1), index: SubtaskIndex(index) };
+        let own = Held { subtask, checkpoints: with.iter().copied().map(CheckpointId).collect() };
+        bench.sent_to_all(|message| match message {
+            ToTaskManager::CheckpointCompleted { held: Some(held), .. } => held.contains(&own),
+            _ => false,
+        })
+    };
+    let mut bench = Bench::running(job(2));
+    checkpoint(&mut bench, 1);
+    assert!(held(&bench, 0, &[1]) && held(&bench, 1, &[1]));
+    bench.outcome = CommitOutcome::Retry("no".to_owned());
+    checkpoint(&mut bench, 2);
+    assert!(held(&bench, 0, &[2]) && held(&bench, 1, &[2]), "the first is settled");
+    checkpoint(&mut bench, 3);
+    assert!(held(&bench, 0, &[2, 3]) && held(&bench, 1, &[2, 3]));
 }
