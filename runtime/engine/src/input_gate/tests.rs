@@ -514,3 +514,22 @@ fn channels_that_led_to_several_subtasks_have_a_watermark_each() {
     let (_outputs, mut gate) = again(in_flight, 1);
     assert_eq!(read(&mut gate, 0), ["W10", "11", "21", "W90"]);
 }
+
+/// W2: at the cut the receiver had heard no word of time. Of one channel a row was queued, and a word was still at the sender; of
+/// the other nothing was in flight: it counts as active all the same.
+#[test]
+fn a_word_that_was_still_at_the_sender_says_nothing_of_channels_without_rows_in_flight() {
+    let of =
+        |first: u64, frames: Vec<Frame>| RestoredChannel { frames: frames.into(), ..restored(0, 0, 0, first, 0..0) };
+    let (outputs, inputs): (Vec<_>, Vec<_>) = (0..2)
+        .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+        .unzip();
+    let queues = vec![of(0, vec![row(1)]), of(1, vec![row(2), watermark(70), row(71)])];
+    let mut gate = InputGate::new(inputs, queues, 1 << 20);
+    assert_eq!(read(&mut gate, 0), ["1", "2", "71"]);
+    outputs[0].push(watermark(70));
+    outputs[1].push(row(5));
+    assert_eq!(read(&mut gate, 0), ["5"]);
+    outputs[1].push(watermark(60));
+    assert_eq!(read(&mut gate, 0), ["W60"]);
+}

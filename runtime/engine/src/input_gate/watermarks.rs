@@ -32,9 +32,10 @@ impl Restored {
         let mut unheard = BTreeSet::new();
         for queue in &mut queues {
             let key = key_of(queue);
-            if !statuses.contains_key(&key) && queue.first > 0 {
-                // The receiver had heard nothing of time on any channel: this one's words say nothing of the others, which
-                // may have nothing in flight.
+            let begins = queue.first == 0 && matches!(queue.frames.front(), Some(Frame::Watermark(_)));
+            if !statuses.contains_key(&key) && !begins {
+                // The receiver had heard nothing of time on any channel: what the sender still had to say says nothing of the
+                // other channels, which may have nothing in flight.
                 unheard.insert(key);
                 statuses.insert(key, WatermarkStatus::UNKNOWN);
             }

@@ -317,7 +317,7 @@ impl WindowAggregate {
     /// The time of rows that come now, when windows go by the clock.
     fn now(&self) -> i64 {
         let now = i64::try_from((self.clock)().0).unwrap_or(i64::MAX);
-        now.max(self.progress.watermark().saturating_add(1))
+        now.max(self.progress.greatest().saturating_add(1))
     }
 }
 

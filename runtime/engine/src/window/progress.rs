@@ -84,6 +84,14 @@ impl GroupProgress {
         self.watermarks.current()
     }
 
+    /// The greatest watermark.
+    pub(super) fn greatest(&self) -> i64 {
+        if self.uniform().is_some() {
+            return self.watermark();
+        }
+        self.distinct().map(|progress| progress.watermark).max().unwrap_or(i64::MIN)
+    }
+
     /// The watermark of all, when it is one.
     pub(super) const fn uniform(&self) -> Option<i64> {
         self.watermarks.uniform()

@@ -415,7 +415,7 @@ impl Operator for SessionAggregate {
         let now = i64::try_from((self.clock)().0).unwrap_or(i64::MAX);
         let opened = self.opened.as_mut().ok_or_else(not_opened)?;
         let RowTime::Column(column) = self.plan.time else {
-            let now = now.max(opened.progress.watermark().saturating_add(1));
+            let now = now.max(opened.progress.greatest().saturating_add(1));
             return opened.add(&batch.rows, &vec![now; batch.len()]);
         };
         let times = milliseconds(batch.rows.column(column))?;

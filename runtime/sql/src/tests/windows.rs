@@ -9,6 +9,7 @@ CREATE TABLE events (
 ) WITH ('connector' = 'source');
 CREATE TABLE counts (s TIMESTAMP(3), e TIMESTAMP(3), k STRING, n BIGINT) WITH ('connector' = 'insert-only');
 CREATE TABLE spans (s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT) WITH ('connector' = 'insert-only');
+CREATE TABLE changed (s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT) WITH ('connector' = 'all');
 CREATE TABLE bykey (s TIMESTAMP(3), k STRING, n BIGINT, PRIMARY KEY (s, k) NOT ENFORCED) WITH ('connector' = 'upsert');
 ";
 
@@ -113,6 +114,12 @@ fn rows_of_windows_without_or_with_another_aggregation() {
          00:00:00' GROUP BY window_start, window_end"
     ));
     assert!(filtered.contains("WindowAggregate(window=[WINDOW(of the rows)], select=[COUNT(*)])"), "{filtered}");
+    // Two names of a column are two keys.
+    let twice = plan(&format!(
+        "INSERT INTO spans SELECT a, b, 1 FROM (SELECT window_start AS a, window_start AS b, window_end AS e FROM {ten}) t \
+         GROUP BY a, b, e"
+    ));
+    assert!(twice.contains("WindowTableFunction(window=[TUMBLE(10000 ms)])"), "{twice}");
     // By the start alone it is an aggregation whose groups change, as in Flink.
     let updating =
         plan(&format!("INSERT INTO bykey SELECT window_start, k, COUNT(*) FROM {ten} GROUP BY window_start, k"));
@@ -155,6 +162,15 @@ fn sessions_belong_to_the_keys_they_are_partitioned_by() {
 fn windows_by_the_clock() {
     let clock = counted("TABLE(TUMBLE(TABLE events, DESCRIPTOR(p), INTERVAL '10' SECOND))");
     assert!(clock.contains("WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[k], select=[k, COUNT(*)])"), "{clock}");
+    // No watermark speaks of such windows, nor are sessions that end together one window: what stands above is ordinary.
+    for function in ["TUMBLE(TABLE events, DESCRIPTOR(p)", "SESSION(TABLE events PARTITION BY k, DESCRIPTOR(ts)"] {
+        let above = plan(&format!(
+            "INSERT INTO changed SELECT window_start, window_end, COUNT(*) FROM (SELECT window_start, window_end, k FROM \
+             TABLE({function}, INTERVAL '10' SECOND)) GROUP BY window_start, window_end, k) t GROUP BY window_start, \
+             window_end"
+        ));
+        assert!(above.contains("GroupAggregate(groupBy=[window_start, window_end]"), "{above}");
+    }
     let read = refusal(SqlErrorKind::Type, "INSERT INTO counts SELECT p, ts, k, 1 FROM events");
     assert!(read.contains("PROCTIME()") || read.contains("is TIMESTAMP"), "{read}");
 }

@@ -35,6 +35,8 @@ pub(crate) struct WindowColumns {
     pub(crate) end: usize,
     /// The position of `window_time`, where it is left.
     pub(crate) time: Option<usize>,
+    /// Whether they are sessions: those of several keys may end together without being one window.
+    of_sessions: bool,
     /// Windows that are still to be made by an aggregation: `start` holds the time of the row.
     slices: Option<Slices>,
 }
@@ -58,7 +60,7 @@ impl WindowColumns {
     /// Behind so many other columns.
     pub(super) fn behind(&self, columns: usize) -> Self {
         let time = self.time.map(|time| time + columns);
-        Self { start: self.start + columns, end: self.end + columns, time, slices: None }
+        Self { start: self.start + columns, end: self.end + columns, time, of_sessions: self.of_sessions, slices: None }
     }
 
     /// Behind a projection that keeps start and end.
@@ -72,7 +74,7 @@ impl WindowColumns {
             let partition = slices.partition.iter().map(|column| place(*column).unwrap_or(usize::MAX)).collect();
             Slices { partition, ..slices.clone() }
         });
-        Some(Self { start, end, time: self.time.and_then(place), slices })
+        Some(Self { start, end, time: self.time.and_then(place), of_sessions: self.of_sessions, slices })
     }
 }
 
@@ -164,7 +166,13 @@ impl Translator<'_> {
         let slices = Some(Slices { windows: node.windows.clone(), by_clock: node.time.is_none(), partition });
         let mut stream = self.project(stream, outputs)?;
         stream.schema = Arc::clone(schema);
-        stream.windows = Some(WindowColumns { start: columns, end: columns + 1, time: Some(columns + 2), slices });
+        stream.windows = Some(WindowColumns {
+            start: columns,
+            end: columns + 1,
+            time: Some(columns + 2),
+            of_sessions: false,
+            slices,
+        });
         Ok(stream)
     }
 
@@ -198,7 +206,13 @@ impl Translator<'_> {
         // The chain may carry a column more than the plan knows, where the plan needs none.
         let more = calc.outputs.len() - columns;
         calc.outputs.drain(columns - 3..columns - 3 + more);
-        let windows = WindowColumns { start: columns - 3, end: columns - 2, time: Some(columns - 1), slices: None };
+        let windows = WindowColumns {
+            start: columns - 3,
+            end: columns - 2,
+            time: Some(columns - 1),
+            of_sessions: false,
+            slices: None,
+        };
         let (schema, lineage) = (Arc::clone(schema), vec![Lineage::Other; columns]);
         Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows: Some(windows) })
     }
@@ -209,7 +223,7 @@ impl Translator<'_> {
         stream: &Stream,
         node: &Aggregate,
     ) -> Result<Option<GroupedWindows>, SqlError> {
-        let Some(columns) = &stream.windows else { return Ok(None) };
+        let Some(columns) = stream.windows.as_ref().filter(|columns| !columns.of_sessions) else { return Ok(None) };
         let mut keys = Vec::new();
         for key in &node.group_expr {
             let output = calc::compile(key, "", &stream.schema, &stream.calc);
@@ -247,7 +261,9 @@ impl Translator<'_> {
         }
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let start = self.input(&mut inputs, &stream, &node.group_expr[windows.start])?;
-        let by_clock = windows.columns.slices.as_ref().is_some_and(|slices| slices.by_clock);
+        let slices = windows.columns.slices.as_ref();
+        let by_clock = slices.is_some_and(|slices| slices.by_clock);
+        let of_sessions = slices.is_some_and(|slices| matches!(slices.windows, Windows::Session { .. }));
         let (made, time) = match &windows.columns.slices {
             Some(slices) => {
                 if let Windows::Session { .. } = slices.windows
@@ -302,7 +318,7 @@ impl Translator<'_> {
         let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
         lineage.resize(planned.len(), Lineage::Other);
         let (start, end, time) = (windows.start, windows.end, windows.time);
-        let windows = WindowColumns { start, end, time, slices: None };
+        let windows = WindowColumns { start, end, time, of_sessions, slices: None };
         let mut times = vec![None; first + 2];
         times.push(Some(TimeAttribute::Rowtime).filter(|_| !by_clock));
         let (times, schema) = (Times::of(times), Arc::clone(&node.schema));

@@ -177,7 +177,10 @@ pub(crate) fn sliced(aggregate: &Aggregate) -> bool {
         match key.clone().unalias() {
             Expr::Column(column) => {
                 if let Some(part) = schema.maybe_index_of_column(&column).and_then(|index| columns[index]) {
-                    found[part] = true;
+                    // A second name of it would be a key of its own.
+                    if std::mem::replace(&mut found[part], true) {
+                        return false;
+                    }
                 }
             }
             other if looks_at(&other, schema, &columns) => return false,
