@@ -174,7 +174,12 @@ pub fn restore(
         parallelism: graph.vertices.get(edge.to.0 as usize).map_or(1, |vertex| vertex.parallelism),
         max_parallelism: graph.max_parallelism,
     };
-    let frames = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
+    let mut frames = decode(bytes, &schema.ok_or_else(unknown)?, share, &handle.edge)?;
+    // On a forward edge a subtask hears one producer, which may read other splits once the job is rescaled: what the old one
+    // said is no bound for these (W1).
+    if matches!(edge.partitioning, Partitioning::Forward) && handle.receivers != share.parallelism {
+        frames.retain(|frame| matches!(frame, Frame::Batch(_)));
+    }
     let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
     let (consumer, input, age, first) = (handle.to, edge.input, handle.age, handle.first);
     Ok(RestoredChannel { channel, consumer, input, age, first, frames })
