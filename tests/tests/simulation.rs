@@ -151,11 +151,6 @@ fn a_split_whose_watermark_is_not_restored_is_found() {
 }
 
 #[test]
-fn watermarks_that_are_lost_in_flight_are_found() {
-    is_found_by(Bug::ChannelTime, "W1: ");
-}
-
-#[test]
 fn a_closer_that_does_not_finish_a_stop_is_found() {
     is_found_by(Bug::Closer, "K4: ");
 }

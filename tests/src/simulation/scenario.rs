@@ -54,13 +54,11 @@ pub enum Bug {
     Takeover,
     /// W1 broken: the watermarks of splits are not restored.
     SplitTime,
-    /// W1 broken: what was in flight is restored without its watermarks.
-    ChannelTime,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::Fence,
         Self::UnclearAppend,
         Self::OwnAppend,
@@ -83,7 +81,6 @@ impl Bug {
         Self::EarlyCommit,
         Self::Takeover,
         Self::SplitTime,
-        Self::ChannelTime,
     ];
 
     /// The JobMaster's switches.

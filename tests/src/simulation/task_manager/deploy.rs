@@ -124,9 +124,6 @@ impl TaskManager {
                     if self.setup.bug == Some(Bug::InFlightOrder) {
                         channel.first = u64::MAX - channel.first;
                     }
-                    if self.setup.bug == Some(Bug::ChannelTime) {
-                        channel.frames.retain(|frame| !matches!(frame, Frame::Watermark(_)));
-                    }
                     loading.in_flight.push(channel);
                 }
                 Err(error) => {
