@@ -54,7 +54,8 @@ impl ConnectorCatalog for Connectors {
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
         let connector = connector(table)?;
         let written = |(column, _): &(&String, &String)| table.schema.index_of(column).is_ok();
-        if table.metadata.iter().any(|column| written(&column)) {
+        let is_kafka = ["kafka", "upsert-kafka"].contains(&connector);
+        if !is_kafka && table.metadata.iter().any(|column| written(&column)) {
             refuse_metadata(
                 table,
                 &format!("connector '{connector}' does not write metadata; declare it METADATA VIRTUAL"),

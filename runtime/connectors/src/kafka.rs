@@ -33,6 +33,7 @@ mod source;
 mod split;
 mod transactions;
 mod writer;
+mod written;
 
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+mod speed;
 mod troubles;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -3,6 +3,7 @@
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
 use super::properties::ClientProperties;
 use super::rows::{KeyFormat, Layout};
+use super::written::WrittenMetadata;
 use crate::format::{self, DeadLetters, Format, NAMES, Name, RowEncoder};
 use crate::options::{self, CONNECTOR, Known, Options};
 use arrow::datatypes::Schema;
@@ -216,6 +217,8 @@ pub(super) struct SinkOptions {
     pub(super) key: Option<RowEncoder>,
     /// Writes values.
     pub(super) value: RowEncoder,
+    /// Columns that are the record's timestamp and headers.
+    pub(super) metadata: WrittenMetadata,
     /// Which rows it takes: by key the last one stands.
     pub(super) kinds: AcceptedKinds,
     /// Whether rows become visible with checkpoints.
@@ -320,6 +323,7 @@ fn build_sink(
         properties,
         key,
         value,
+        metadata: WrittenMetadata::new(options.table()).map_err(|what| options::error(options.table(), None, what))?,
         kinds,
         is_exactly_once,
         transactional_id_prefix,
@@ -328,8 +332,11 @@ fn build_sink(
     })
 }
 
+/// Columns of key and value.
 fn all_columns(table: &TableDescriptor) -> Vec<usize> {
-    (0..table.schema.fields().len()).collect()
+    let columns = table.schema.fields().iter().enumerate();
+    let columns = columns.filter(|(_, field)| !table.metadata.contains_key(field.name()));
+    columns.map(|(position, _)| position).collect()
 }
 
 fn encoder(

@@ -200,6 +200,8 @@ fn send_rows(
     };
     let keys = options.key.as_ref().map(|key| key.bind(&batch.rows).map_err(unsupported)).transpose()?;
     let values = options.value.bind(&batch.rows).map_err(unsupported)?;
+    let metadata = options.metadata.bind(&batch.rows);
+    let metadata = metadata.map_err(|error| TaskError::Internal(format!("table '{}': {error}", options.table)))?;
     let (mut key, mut value) = (Vec::new(), Vec::new());
     while *next < batch.len() {
         let row = *next;
@@ -227,6 +229,7 @@ fn send_rows(
         {
             record = record.key(&key);
         }
+        let record = metadata.add(row, record);
         deliveries.pending.fetch_add(1, Ordering::AcqRel);
         if let Err((error, _)) = producer.send(record) {
             deliveries.pending.fetch_sub(1, Ordering::AcqRel);

@@ -2,8 +2,10 @@
 
 use crate::broker::{bootstrap, create_topic, read_committed, unique};
 use crate::raw;
+use crate::secure::{self, Secure};
 use crate::task::table;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use sluice_connectors::SecretSource;
 use sluice_engine::batch::Batch;
 use sluice_engine::sink::conformance::{self, Subject};
 use sluice_engine::sink::{Commit, CommitError, CommitterContext, DeliveryGuarantee, SinkFactory};
@@ -28,18 +30,24 @@ fn batch(numbers: Range<i64>) -> RecordBatch {
 
 impl Topic {
     fn fresh(bootstrap: &str) -> Self {
+        Self::reached(bootstrap, bootstrap, &[], sluice_connectors::no_secrets())
+    }
+
+    /// One whose sink reaches the broker by this address, in this way.
+    fn reached(bootstrap: &str, servers: &str, more: &[(&str, &str)], secrets: SecretSource) -> Self {
         let topic = create_topic(bootstrap, "exactly-once", 2);
         let prefix = format!("{}-", unique("pool"));
         let options = [
             ("connector", "kafka"),
             ("topic", topic.as_str()),
-            ("properties.bootstrap.servers", bootstrap),
+            ("properties.bootstrap.servers", servers),
             ("format", "json"),
             ("sink.delivery-guarantee", "exactly-once"),
             ("sink.transactional-id-prefix", prefix.as_str()),
         ];
-        let described = table(&batch(0..0).schema(), &[], &options);
-        let factory = sluice_connectors::catalog().sink(&described).unwrap_or_else(|error| panic!("{error}"));
+        let described = table(&batch(0..0).schema(), &[], &[&options[..], more].concat());
+        let factory =
+            sluice_connectors::catalog_with(None, secrets).sink(&described).unwrap_or_else(|error| panic!("{error}"));
         Self { bootstrap: bootstrap.to_owned(), topic, prefix, factory }
     }
 
@@ -95,6 +103,18 @@ fn the_exactly_once_sink_stands_the_suite() {
     raw::wait_for_transactions(&bootstrap);
     assert_eq!(Topic::fresh(&bootstrap).factory.guarantee(), DeliveryGuarantee::ExactlyOnce);
     conformance::check(|| Ok(Topic::fresh(&bootstrap))).unwrap();
+}
+
+/// The same with passwords and certificates that are secrets, for librdkafka's connections and those of commits.
+#[test]
+fn the_exactly_once_sink_stands_the_suite_by_secrets() {
+    let (Some(bootstrap), Some(secure)) = (bootstrap(), Secure::find()) else { return };
+    raw::wait_for_transactions(&bootstrap);
+    let fresh = || {
+        let options = secure.options("SCRAM-SHA-512", secure::SCRAM, &secure::IN_TEXT);
+        Ok(Topic::reached(&bootstrap, &secure.address, &options, secure.source_of_secrets()))
+    };
+    conformance::check(fresh).unwrap();
 }
 
 /// What a coordinator answers in each state, and what the committer makes of it.

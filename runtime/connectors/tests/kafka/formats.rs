@@ -182,6 +182,31 @@ fn the_sink_writes_keys_and_other_formats() {
     );
 }
 
+/// What is written as a record's timestamp and headers is read back as that.
+#[test]
+fn timestamps_and_headers_are_written() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = create_topic(&bootstrap, "written", 1);
+    let columns =
+        schema(&[("at", DataType::Int64), ("n", DataType::Int64), ("trace", DataType::Utf8), ("id", DataType::Utf8)]);
+    let mut table = bounded(&columns, &bootstrap, &topic, &[("format", "json")]);
+    let keys = [("at", "timestamp"), ("trace", "headers.trace"), ("id", "headers.other-id")];
+    table.metadata = keys.map(|(column, key)| (column.to_owned(), key.to_owned())).into();
+    let at: ArrayRef = Arc::new(Int64Array::from(vec![1000, 2000, 3000]));
+    let n: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+    let trace: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), None, None]));
+    let id: ArrayRef = Arc::new(StringArray::from(vec![Some("x"), Some("y"), None]));
+    let mut writer = Writer::open(&table).unwrap();
+    writer.write(Batch::inserts(RecordBatch::try_new(columns, vec![at, n, trace, id]).unwrap()));
+    writer.flush();
+    let values: Vec<_> = read_all(&bootstrap, &topic).into_iter().map(|(_, _, value)| value.unwrap()).collect();
+    assert_eq!(values, [r#"{"n":1}"#, r#"{"n":2}"#, r#"{"n":3}"#]);
+    assert_eq!(read(&table).0, ["+I1000 1 a x", "+I2000 2 null y", "+I3000 3 null null"]);
+    table.metadata = [("at".to_owned(), "offset".to_owned())].into();
+    let refused = sluice_connectors::catalog().sink(&table).err().unwrap().to_string();
+    assert!(refused.contains("METADATA VIRTUAL"), "{refused}");
+}
+
 #[test]
 fn changes_of_debezium_are_read_with_their_kinds() {
     let Some(bootstrap) = bootstrap() else { return };

@@ -17,17 +17,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const PLAIN: &str = r#"org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="${secret:kafka/password}";"#;
-const SCRAM: &str = r#"org.apache.kafka.common.security.scram.ScramLoginModule required username="carol" password="${secret:kafka/scram}";"#;
+pub(crate) const SCRAM: &str = r#"org.apache.kafka.common.security.scram.ScramLoginModule required username="carol" password="${secret:kafka/scram}";"#;
 
 /// The secure listener and the directory of its certificates.
-struct Secure {
-    address: String,
+pub(crate) struct Secure {
+    pub(crate) address: String,
     tls: PathBuf,
     secrets: BTreeMap<String, String>,
 }
 
 impl Secure {
-    fn find() -> Option<Self> {
+    pub(crate) fn find() -> Option<Self> {
         let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let Some(address) = read("SLUICE_TEST_KAFKA_SECURE") else {
             assert!(read("CI").is_none_or(|ci| ci != "true"), "CI=true, but SLUICE_TEST_KAFKA_SECURE is not set");
@@ -49,12 +49,28 @@ impl Secure {
         Some(Self { address, tls, secrets })
     }
 
-    fn source_of_secrets(&self) -> SecretSource {
+    pub(crate) fn source_of_secrets(&self) -> SecretSource {
         let secrets = self.secrets.clone();
         Arc::new(move |reference| {
             let name = format!("{}/{}", reference.name, reference.key);
             secrets.get(&name).cloned().ok_or_else(|| format!("{reference} has no value"))
         })
+    }
+
+    /// What reaches it beside its address.
+    #[expect(clippy::unused_self, reason = "there is a way only where there is a listener")]
+    pub(crate) fn options<'a>(
+        &self,
+        mechanism: &'a str,
+        jaas: &'a str,
+        tls: &[(&'a str, &'a str)],
+    ) -> Vec<(&'a str, &'a str)> {
+        let own = [
+            ("properties.security.protocol", "SASL_SSL"),
+            ("properties.sasl.mechanism", mechanism),
+            ("properties.sasl.jaas.config", jaas),
+        ];
+        [&own[..], tls].concat()
     }
 
     fn table(&self, topic: &str, mechanism: &str, jaas: &str, tls: &[(&str, &str)]) -> TableDescriptor {
@@ -65,11 +81,8 @@ impl Secure {
             ("scan.startup.mode", "earliest-offset"),
             ("scan.bounded.mode", "latest-offset"),
             ("properties.bootstrap.servers", &self.address),
-            ("properties.security.protocol", "SASL_SSL"),
-            ("properties.sasl.mechanism", mechanism),
-            ("properties.sasl.jaas.config", jaas),
         ];
-        options.extend_from_slice(tls);
+        options.extend(self.options(mechanism, jaas, tls));
         table(&schema(), &[], &options)
     }
 
@@ -105,7 +118,7 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]))
 }
 
-const IN_TEXT: [(&str, &str); 3] = [
+pub(crate) const IN_TEXT: [(&str, &str); 3] = [
     ("properties.ssl.truststore.certificates", "${secret:kafka/ca.crt}"),
     ("properties.ssl.keystore.certificate.chain", "${secret:kafka/tls.crt}"),
     ("properties.ssl.keystore.key", "${secret:kafka/tls.key}"),
