@@ -235,6 +235,16 @@ impl Decoder {
         }
     }
 
+    /// A message since the last call of [`Decoder::finish`], counted from 0.
+    pub(crate) fn payload(&self, number: usize) -> &[u8] {
+        match self {
+            Self::Json(messages) => messages.payload(number),
+            Self::Csv(messages) => messages.payload(number),
+            Self::Raw(messages) => messages.payload(number),
+            Self::Debezium(messages) => messages.payload(number),
+        }
+    }
+
     /// The rows of the messages since the last call.
     ///
     /// # Errors

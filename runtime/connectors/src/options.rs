@@ -70,6 +70,18 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// Refuses what says nothing of a table that is written to.
+    pub(crate) fn check_written(&self) -> Result<(), TableError> {
+        match self.text(DEAD_LETTER) {
+            None => Ok(()),
+            Some(_) => Err(self.error(
+                DEAD_LETTER,
+                "the option 'dead-letter' is for tables that are read; remove it, and declare a table of its own for \
+                 reading what is written here",
+            )),
+        }
+    }
+
     /// A number or whatever else reads itself from text.
     pub(crate) fn parse<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, TableError> {
         self.text(key).map(|value| value.trim().parse().map_err(|_| self.wrong(key, value, allowed))).transpose()

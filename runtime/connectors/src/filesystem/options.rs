@@ -85,7 +85,9 @@ pub(super) fn read_sink(table: &TableDescriptor, storage: Option<&StorageOptions
     let names = [PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL];
     let refused =
         [&REFUSED[..], &[(MONITOR, "a sink watches nothing; it is an option of a table that is read")]].concat();
-    read(table, storage, &Known { names: &names, formats: &[""], properties: false, refused: &refused })
+    let known = Known { names: &names, formats: &[""], properties: false, refused: &refused };
+    Options::new(table, &known)?.check_written()?;
+    read(table, storage, &known)
 }
 
 pub(super) fn read_source(

@@ -7,8 +7,8 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow_csv::ReaderBuilder;
-use arrow_csv::WriterBuilder;
 use arrow_csv::reader::Decoder;
 use regex::Regex;
 use sluice_engine::table::TableError;
@@ -17,11 +17,15 @@ use std::sync::Arc;
 /// As in JSON: `2026-11-30 10:00:00.5`.
 const TIMESTAMP: &str = "%Y-%m-%d %H:%M:%S%.f";
 
+/// An instant.
+const TIMESTAMP_LTZ: &str = "%Y-%m-%d %H:%M:%S%.fZ";
+
 /// How values stand in a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CsvOptions {
     pub(crate) delimiter: u8,
     pub(crate) quote: u8,
+    /// Stands within quotes before a quote and before itself; `None`: quotes are doubled.
     pub(crate) escape: Option<u8>,
     /// What stands for NULL; `None`: nothing does.
     pub(crate) null_literal: Option<String>,
@@ -31,10 +35,12 @@ pub(crate) struct CsvOptions {
 
 /// Reads what stands under a prefix such as `csv` or `value.csv`.
 pub(super) fn read(options: &Options<'_>, prefix: &str) -> Result<CsvOptions, TableError> {
+    let quote = character(options, &format!("{prefix}.quote-character"))?.unwrap_or(b'"');
+    let escape = character(options, &format!("{prefix}.escape-character"))?;
     Ok(CsvOptions {
         delimiter: character(options, &format!("{prefix}.field-delimiter"))?.unwrap_or(b','),
-        quote: character(options, &format!("{prefix}.quote-character"))?.unwrap_or(b'"'),
-        escape: character(options, &format!("{prefix}.escape-character"))?,
+        quote,
+        escape: escape.filter(|escape| *escape != quote),
         null_literal: options.text(&format!("{prefix}.null-literal")).map(str::to_owned),
         ignore_parse_errors: options.boolean(&format!("{prefix}.ignore-parse-errors"))?.unwrap_or(false),
     })
@@ -65,19 +71,51 @@ pub(super) fn check(schema: &Schema) -> Result<(), String> {
 }
 
 impl CsvOptions {
-    /// What writes lines.
-    pub(crate) fn writer(&self) -> WriterBuilder {
-        let builder = WriterBuilder::new()
-            .with_header(false)
-            .with_delimiter(self.delimiter)
-            .with_quote(self.quote)
-            .with_timestamp_format(TIMESTAMP.to_owned())
-            .with_timestamp_tz_format(format!("{TIMESTAMP}Z"))
-            .with_null(self.null_literal.clone().unwrap_or_default());
-        match self.escape {
-            Some(escape) => builder.with_double_quote(false).with_escape(escape),
-            None => builder,
+    /// All lines of a batch, and where each ends.
+    ///
+    /// # Errors
+    /// The type of a column that cannot be written.
+    pub(super) fn lines(&self, rows: &RecordBatch) -> Result<(Vec<u8>, Vec<usize>), DataType> {
+        let options = FormatOptions::new()
+            .with_null(self.null_literal.as_deref().unwrap_or_default())
+            .with_timestamp_format(Some(TIMESTAMP))
+            .with_timestamp_tz_format(Some(TIMESTAMP_LTZ));
+        let formatters = rows
+            .columns()
+            .iter()
+            .map(|column| ArrayFormatter::try_new(column.as_ref(), &options).map_err(|_| column.data_type().clone()));
+        let formatters = formatters.collect::<Result<Vec<_>, _>>()?;
+        let (mut lines, mut ends, mut value) = (Vec::new(), Vec::with_capacity(rows.num_rows()), String::new());
+        for row in 0..rows.num_rows() {
+            for (position, (formatter, column)) in formatters.iter().zip(rows.columns()).enumerate() {
+                value.clear();
+                formatter.value(row).write(&mut value).map_err(|_| column.data_type().clone())?;
+                lines.extend((position > 0).then_some(self.delimiter));
+                self.append(value.as_bytes(), &mut lines);
+            }
+            if lines.len() == ends.last().copied().unwrap_or_default() {
+                // Without anything it would be no line.
+                lines.extend([self.quote, self.quote]);
+            }
+            ends.push(lines.len());
         }
+        Ok((lines, ends))
+    }
+
+    /// Appends a value, within quotes where it would not be read back otherwise.
+    fn append(&self, value: &[u8], line: &mut Vec<u8>) {
+        let is_escaped = |byte: u8| byte == self.quote || self.escape == Some(byte);
+        let is_special = |byte: &u8| is_escaped(*byte) || *byte == self.delimiter || matches!(byte, b'\n' | b'\r');
+        if !value.iter().any(is_special) {
+            line.extend_from_slice(value);
+            return;
+        }
+        line.push(self.quote);
+        for byte in value {
+            line.extend(is_escaped(*byte).then_some(self.escape.unwrap_or(self.quote)));
+            line.push(*byte);
+        }
+        line.push(self.quote);
     }
 
     fn decoder(&self, declared: &SchemaRef, projection: &[usize], batch_size: usize) -> Result<Decoder, String> {

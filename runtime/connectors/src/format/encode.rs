@@ -2,7 +2,6 @@
 
 use super::csv::{self, CsvOptions};
 use super::raw::{BoundRaw, RawEncoder};
-use super::records::record_length;
 use super::{Format, debezium};
 use crate::json::encode::{BoundEncoder, JsonEncoder};
 use arrow::array::RecordBatch;
@@ -21,7 +20,7 @@ pub(crate) enum RowEncoder {
 /// Writes the rows of one batch.
 pub(crate) enum BoundRows<'a> {
     Json(BoundEncoder<'a>),
-    /// All lines, and where each ends.
+    /// All lines end to end, and where each ends.
     Csv {
         lines: Vec<u8>,
         ends: Vec<usize>,
@@ -66,17 +65,8 @@ impl RowEncoder {
 }
 
 fn lines<'a>(options: &CsvOptions, positions: &[usize], rows: &RecordBatch) -> Result<BoundRows<'a>, DataType> {
-    let mut lines = Vec::new();
-    let written = rows.project(positions).and_then(|rows| options.writer().build(&mut lines).write(&rows));
-    if written.is_err() {
-        let last = positions.last().map(|position| rows.column(*position).data_type().clone());
-        return Err(last.unwrap_or(DataType::Null));
-    }
-    let (mut ends, mut end) = (Vec::with_capacity(rows.num_rows()), 0);
-    while let Some(length) = record_length(&lines[end..], options, true) {
-        end += length;
-        ends.push(end);
-    }
+    let written = rows.project(positions).map_err(|_| DataType::Null)?;
+    let (lines, ends) = options.lines(&written)?;
     Ok(BoundRows::Csv { lines, ends })
 }
 
@@ -87,8 +77,7 @@ impl BoundRows<'_> {
             Self::Json(rows) => rows.write(row, out),
             Self::Csv { lines, ends } => {
                 let start = row.checked_sub(1).map_or(0, |before| ends[before]);
-                let line = &lines[start..ends[row]];
-                out.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+                out.extend_from_slice(&lines[start..ends[row]]);
             }
             Self::Raw(rows) => return rows.write(row, out),
             Self::Debezium(rows) => debezium::write(rows, row, kind, out),

@@ -94,6 +94,13 @@ impl Collected {
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
+    /// One of them, counted from 0; nothing where there is none.
+    fn payload(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied());
+        let range = start.zip(self.ends.get(number)).map(|(start, end)| start..*end);
+        range.and_then(|range| self.bytes.get(range)).unwrap_or_default()
+    }
+
     fn push(&mut self, place: (u32, i64), payload: &[u8]) {
         self.bytes.extend_from_slice(payload);
         self.ends.push(self.bytes.len());
@@ -125,6 +132,10 @@ impl<F: MessageFormat> Messages<F> {
         self.collected.push(place, payload);
         // A message may hold two values or half of one; together with the next it could look right.
         self.suspicious |= !self.format.take(payload, self.collected.len());
+    }
+
+    pub(super) fn payload(&self, number: usize) -> &[u8] {
+        self.collected.payload(number)
     }
 
     pub(super) fn finish(&mut self) -> Result<Decoded, BadMessage> {

@@ -81,6 +81,51 @@ fn csv_comes_back_as_it_was_written() {
     }
 }
 
+/// What stands in the only or the last column would run into what follows, were an escape not escaped.
+#[test]
+fn csv_escapes_quotes_and_escapes() {
+    let texts = [
+        Some("\\"),
+        Some("a\\"),
+        Some("\\\""),
+        Some("a,\\"),
+        Some("C:\\dir"),
+        Some("\"\n\\\\"),
+        Some("\\N"),
+        None,
+        Some("z"),
+    ];
+    let column = || Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+    let numbers = || Arc::new(Int64Array::from_iter_values(-9..0)) as ArrayRef;
+    for (columns, values) in [
+        (vec![("t", DataType::Utf8)], vec![column()]),
+        (vec![("t", DataType::Utf8), ("n", DataType::Int64)], vec![column(), numbers()]),
+        (vec![("n", DataType::Int64), ("t", DataType::Utf8)], vec![numbers(), column()]),
+    ] {
+        let columns = schema(&columns);
+        let written = RecordBatch::try_new(columns.clone(), values).unwrap();
+        for (escape, null) in [("\\", "n/a"), ("-", "n/a"), ("\"", "n/a"), ("\\", "-\\-")] {
+            let options = [("format", "csv"), ("csv.escape-character", escape), ("csv.null-literal", null)];
+            let format = format(&columns, &options).unwrap();
+            let messages = encode(&format, &written, &[RowKind::Insert; 9]);
+            let messages: Vec<&str> = messages.iter().map(|message| message.as_deref().unwrap()).collect();
+            let decoded = decode(&format, &columns, &columns, &messages).unwrap();
+            assert_eq!(decoded.batch.unwrap().rows, written, "{options:?}: {messages:?}");
+            // As lines of a file they end where they were ended.
+            let Format::Csv(options) = &format else { panic!("{format:?}") };
+            let mut lines = messages.join("\n");
+            for message in messages {
+                let length = record_length(lines.as_bytes(), options, true).unwrap();
+                assert_eq!(lines[..length].trim_end_matches('\n'), message);
+                lines.drain(..length);
+            }
+        }
+    }
+    let plain = format(&two(), &[("format", "csv"), ("csv.escape-character", "\\")]).unwrap();
+    let messages = encode(&plain, &some_rows(), &[RowKind::Insert; 3]);
+    assert_eq!(messages, [Some("1,\"a,\\\"b\\\"\nc\""), Some(",d"), Some("3,")].map(|line| line.map(str::to_owned)));
+}
+
 #[test]
 fn csv_goes_by_position_whichever_columns_are_read() {
     let declared = schema(&[("a", DataType::Utf8), ("b", DataType::Int64), ("c", DataType::Utf8)]);

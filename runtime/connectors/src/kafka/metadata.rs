@@ -75,10 +75,10 @@ impl Key {
     }
 }
 
-/// Numbers as wider ones or text, instants as other times or milliseconds.
+/// Numbers as wider ones or text, never as narrower ones; instants as other times or milliseconds.
 const fn is_readable(own: &DataType, declared: &DataType) -> bool {
     match own {
-        DataType::Int32 | DataType::Int64 => matches!(declared, DataType::Int32 | DataType::Int64 | DataType::Utf8),
+        DataType::Int32 | DataType::Int64 => matches!(declared, DataType::Int64 | DataType::Utf8),
         DataType::Timestamp(..) => matches!(declared, DataType::Timestamp(..) | DataType::Int64),
         _ => false,
     }

@@ -290,6 +290,7 @@ fn build_sink(
     value: RowEncoder,
     kinds: AcceptedKinds,
 ) -> Result<SinkOptions, TableError> {
+    options.check_written()?;
     let topic = options.required("topic", "where to write")?;
     if topic.contains(';') {
         return Err(options.wrong("topic", topic, "one topic, since a sink writes to one"));

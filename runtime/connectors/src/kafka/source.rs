@@ -9,7 +9,7 @@ use super::discovery::{Discovery, DiscoveryTask};
 use super::offset_options::Startup;
 use super::offsets::{Offsets, out_of_range, place};
 use super::options::SourceOptions;
-use super::rows::{BadRecord, ReadRows, RowReader};
+use super::rows::{BadRecord, NoRows, ReadRows, RowReader, What};
 use super::split::{NewSplit, SplitPosition, owner};
 use crate::format::{BadMessage, MAX_MESSAGES};
 use rdkafka::consumer::base_consumer::PartitionQueue;
@@ -134,25 +134,24 @@ impl KafkaReader {
     }
 
     /// What a message that cannot be read says.
-    fn bad_message(&self, splits: &[Split], BadRecord { message: bad, is_key }: &BadRecord) -> TaskError {
+    fn bad_message(&self, splits: &[Split], BadRecord { message: bad, what }: &BadRecord) -> TaskError {
         let (split, offset) = bad.place;
         let (format, prefix) = match &self.options.key {
-            Some(key) if *is_key => (&key.format, "key."),
+            Some(key) if matches!(what, What::Key | What::NoKey) => (&key.format, "key."),
             _ => (&self.options.value, self.options.value_prefix),
         };
         let whose = splits
             .get(split as usize)
             .map(|split| place(&split.position.topic, split.position.partition))
             .unwrap_or_default();
-        TaskError::BadData(format!(
-            "table '{}': the {} of the record at offset {offset} of {whose} cannot be read as {}: {}. It begins: {}. {}",
-            self.options.table,
-            if *is_key { "key" } else { "value" },
-            format.name().text(),
-            bad.reason,
-            bad.excerpt(),
-            format.advice(prefix)
-        ))
+        let record = format!("the record at offset {offset} of {whose}");
+        let (name, reason, excerpt) = (format.name().text(), &bad.reason, bad.excerpt());
+        let said = match what {
+            What::Value => format!("the value of {record} cannot be read as {name}: {reason}. It begins: {excerpt}"),
+            What::Key => format!("the key of {record} cannot be read as {name}: {reason}. It begins: {excerpt}"),
+            What::NoKey | What::NoMetadata => format!("{record} is no row: {reason}. Its value begins: {excerpt}"),
+        };
+        TaskError::BadData(format!("table '{}': {said}. {}", self.options.table, format.advice(prefix)))
     }
 }
 
@@ -384,7 +383,10 @@ impl Source for KafkaReader {
                     return Ok(SourcePoll::Batch(batch));
                 }
             }
-            Err(bad) => {
+            Err(NoRows::Internal(error)) => {
+                return Err(TaskError::Internal(format!("rows of table '{}': {error}", self.options.table)));
+            }
+            Err(NoRows::Bad(bad)) => {
                 let splits = self.reading.as_ref().map(|reading| reading.splits.as_slice()).unwrap_or_default();
                 return Err(self.bad_message(splits, &bad));
             }

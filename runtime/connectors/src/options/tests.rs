@@ -263,6 +263,16 @@ fn a_wrong_sink_names_the_option_and_the_way_out() {
                 &["at-least-once", "exactly-once"],
             ),
         ),
+        (&[], (with(&KAFKA, &[("dead-letter", "bad")]), Some("dead-letter"), &["tables that are read"])),
+        (&[0], (with(&UPSERT, &[("dead-letter", "bad")]), Some("dead-letter"), &["tables that are read"])),
+        (
+            &[],
+            (
+                vec![("connector", "filesystem"), ("path", "/out"), ("format", "json"), ("dead-letter", "bad")],
+                Some("dead-letter"),
+                &["tables that are read"],
+            ),
+        ),
         (&[], (vec![("connector", "datagen")], Some("connector"), &["cannot be written to", "'print'"])),
         (
             &[],
