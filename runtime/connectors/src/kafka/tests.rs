@@ -126,7 +126,7 @@ fn a_wrong_property_is_refused_with_the_reason() {
         ("properties.enable.idempotence", "false", "order"),
         ("properties.auto.offset.reset", "middle", "'earliest'"),
         ("properties.fetch.wait.max.ms", "soon", "fetch.wait.max.ms"),
-        ("properties.ssl.truststore.location", "/x.jks", "properties.ssl.ca.location"),
+        ("properties.ssl.truststore.location", "/x.jks", "properties.ssl.truststore.certificates"),
         ("properties.buffer.memory", "much", "bytes"),
     ] {
         let error = properties(&[(key, value)]).unwrap_err();
