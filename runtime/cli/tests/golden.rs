@@ -242,7 +242,7 @@ fn a_file_of_batches_in_flight_of_a_newer_version_is_refused_by_name_and_not_tri
     assert_eq!(code, Some(2), "a person must act: {last}");
     assert!(last.contains("SnapshotUnreadable") && last.contains(&name), "{last}");
     let what =
-        "format version 257; this release reads versions up to 1: restore the snapshot with the release that wrote it";
+        "format version 257; this release reads versions up to 2: restore the snapshot with the release that wrote it";
     assert!(last.contains(what), "{last}");
 }
 
