@@ -138,7 +138,21 @@ impl ApplyError {
 pub(crate) async fn create_program(context: &Context, job: &StreamJob, plan: &Plan) -> Result<(), ApplyError> {
     let Some(program) = &plan.program else { return Ok(()) };
     let config_map = build_program(job, program).map_err(|rejection| ApplyError::Program(rejection.message))?;
-    create_owned(&context.client, &job.namespace().unwrap_or_default(), job, &config_map).await
+    let namespace = job.namespace().unwrap_or_default();
+    let api = Api::<ConfigMap>::namespaced(context.client.clone(), &namespace);
+    let name = config_map.name_any();
+    let failed = |source| ApplyError::Api { action: format!("mark ConfigMap {name}"), source };
+    if create_owned(&context.client, &namespace, job, &config_map).await? == Created::New {
+        return Ok(());
+    }
+    // A past revision's program is used again, while a delete of it may still be on its way: with another version it is not
+    // what that delete means (C2). One that is gone by now is an error, and the next pass makes it.
+    let there = api.get_metadata(&name).await.map_err(failed)?.metadata;
+    let mark = json!({"metadata": {
+        "uid": there.uid,
+        "annotations": {names::USED_ANNOTATION: there.resource_version},
+    }});
+    api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&mark)).await.map(drop).map_err(failed)
 }
 
 /// Carries out everything but the program and the status. TaskManagers speak as plainly as the JobManager of `plain`, if
@@ -244,13 +258,22 @@ where
     written.map_err(|source| ApplyError::Api { action: format!("write the status of {kind} {name}"), source })
 }
 
+/// What came of [`create_owned`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Created {
+    /// It was made.
+    New,
+    /// It was there.
+    There,
+}
+
 /// Creates an object of a StreamJob, unless it is there.
 pub(crate) async fn create_owned<K>(
     client: &Client,
     namespace: &str,
     job: &StreamJob,
     object: &K,
-) -> Result<(), ApplyError>
+) -> Result<Created, ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -259,12 +282,12 @@ where
     let failed = |source| ApplyError::Api { action: format!("create {kind} {name}"), source };
     let parameters = PostParams { field_manager: Some(names::MANAGER.to_owned()), ..PostParams::default() };
     match api.create(&parameters, object).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(Created::New),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
             let there = api.get_metadata_opt(&name).await.map_err(failed)?;
             match there {
                 Some(there) if !is_controlled_by(&there, job) => Err(ApplyError::NameTaken { kind, name }),
-                _ => Ok(()),
+                _ => Ok(Created::There),
             }
         }
         Err(source) => Err(failed(source)),
@@ -286,7 +309,7 @@ where
     let failed = |source| ApplyError::Api { action: format!("apply {kind} {name}"), source };
     let api = Api::<K>::namespaced(client.clone(), namespace);
     let there = api.get_metadata_opt(&name).await.map_err(failed)?;
-    let Some(there) = there else { return create_owned(client, namespace, job, &object).await };
+    let Some(there) = there else { return create_owned(client, namespace, job, &object).await.map(drop) };
     if !is_controlled_by(&there, job) {
         return Err(ApplyError::NameTaken { kind, name });
     }
@@ -296,7 +319,8 @@ where
     applied.map(drop).map_err(failed)
 }
 
-/// Deletes exactly this object (C2): one of the same name with another uid is left alone.
+/// Deletes exactly this object (C2): one of the same name with another uid, or another version where one is named, is left
+/// alone.
 pub(crate) async fn delete_exactly<K>(
     context: &Context,
     namespace: &str,
@@ -306,7 +330,8 @@ where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
     let uid = Some(object.uid.clone()).filter(|_| !context.planted.deletes_by_name);
-    let preconditions = Preconditions { uid, resource_version: None };
+    let resource_version = object.version.clone().filter(|_| !context.planted.deletes_by_name);
+    let preconditions = Preconditions { uid, resource_version };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let deleted = Api::<K>::namespaced(context.client.clone(), namespace).delete(&object.name, &parameters).await;
     ignore_gone(deleted.map(drop), || format!("delete {} {}", K::kind(&()), object.name))

@@ -203,6 +203,7 @@ fn programs(store: &Store<ConfigMap>, job: &StreamJob, namespace: &str) -> Vec<O
     let identity = |config_map: &ConfigMap| ObjectIdentity {
         name: config_map.name_any(),
         uid: config_map.uid().unwrap_or_default(),
+        version: config_map.resource_version(),
     };
     let mut programs: Vec<_> = owned.iter().map(|config_map| identity(config_map)).collect();
     programs.sort_by(|one, other| one.name.cmp(&other.name));

@@ -122,6 +122,8 @@ pub struct ObjectIdentity {
     pub name: String,
     /// uid.
     pub uid: String,
+    /// The resourceVersion that it must still have, where what is used again changes it.
+    pub version: Option<String>,
 }
 
 /// Something that an event tells.
@@ -358,7 +360,7 @@ impl<'a> Planner<'a> {
 }
 
 fn reference(pod: &PodFacts) -> ObjectIdentity {
-    ObjectIdentity { name: pod.name.clone(), uid: pod.uid.clone() }
+    ObjectIdentity { name: pod.name.clone(), uid: pod.uid.clone(), version: None }
 }
 
 /// Remembers what a revision was started from, when that is what its `restore` says.

@@ -101,9 +101,11 @@ pub(crate) fn trim_service(service: &mut Service) {
     service.spec = Some(ServiceSpec { selector: Some(selector), ..ServiceSpec::default() });
 }
 
-/// A ConfigMap's data is kept whole: it holds the frozen program.
+/// A ConfigMap's data is kept whole: it holds the frozen program. It is deleted as it was seen, so its version stays.
 pub(crate) fn trim_config_map(config_map: &mut ConfigMap) {
+    let version = config_map.meta_mut().resource_version.take();
     trim_meta(config_map.meta_mut());
+    config_map.meta_mut().resource_version = version;
 }
 
 /// A StreamJob is kept but for what other tools have noted on it, which may be as long as its spec.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// Which StreamJob an object belongs to.
 pub const JOB_LABEL: &str = "sluice.dev/job";
+/// On the ConfigMap of a program: the version that it had when a revision took it last.
+pub const USED_ANNOTATION: &str = "sluice.dev/used-at-version";
 /// Which generation a pod belongs to, and the Service selects.
 pub const GENERATION_LABEL: &str = "sluice.dev/generation";
 /// The index of a TaskManager pod within its generation.

@@ -522,7 +522,7 @@ fn all_pods_of_a_generation_have_one_image() {
 #[test]
 fn programs_of_past_revisions_are_removed_once_the_job_runs() {
     let mut facts = running();
-    let identity = |name: &str| ObjectIdentity { name: name.to_owned(), uid: format!("uid of {name}") };
+    let identity = |name: &str| ObjectIdentity { name: name.to_owned(), uid: format!("uid of {name}"), version: None };
     facts.programs = vec![identity(&facts.memory.program), identity("pv-program-old")];
     assert_eq!(plan(&facts).delete_programs, [identity("pv-program-old")]);
     facts.report.as_mut().expect("is there").state = JobState::Starting;

@@ -102,7 +102,8 @@ fn surplus(facts: &PeriodicFacts, limit: &HistoryLimit) -> (Vec<Reference>, Opti
         completed.chain(failed).partition(|(beyond, object)| *beyond || is_old(object));
     let mut surplus: Vec<_> = surplus.into_iter().map(|(_, object)| object).collect();
     surplus.sort_by_key(|object| object.created_at);
-    let reference = |object: &PeriodicObject| Reference { name: object.name.clone(), uid: object.uid.clone() };
+    let reference =
+        |object: &PeriodicObject| Reference { name: object.name.clone(), uid: object.uid.clone(), version: None };
     (surplus.into_iter().map(reference).collect(), kept.into_iter().filter_map(|(_, object)| old(object)).min())
 }
 

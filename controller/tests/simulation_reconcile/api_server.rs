@@ -289,6 +289,10 @@ impl ApiServer {
         if !demanded.is_null() && *demanded != old["metadata"]["uid"] {
             return Err(Refusal::new(409, "Conflict", "the UID in the precondition does not match"));
         }
+        let demanded = &call.body["preconditions"]["resourceVersion"];
+        if !demanded.is_null() && *demanded != old["metadata"]["resourceVersion"] {
+            return Err(Refusal::new(409, "Conflict", "the ResourceVersion in the precondition does not match"));
+        }
         let waits =
             finalizers(&old) > 0 || (key.0 == "pods" && old["spec"]["nodeName"].is_string() && !has_ended(&old));
         let is_forced = call.body["gracePeriodSeconds"] == json!(0) && finalizers(&old) == 0;

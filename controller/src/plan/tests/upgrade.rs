@@ -292,7 +292,7 @@ fn options_are_taken_over_without_a_restart_until_the_job_manager_says_so() {
     assert!(first.view.ready);
 
     let mut facts = after(&facts, &first);
-    let identity = |name: &str| ObjectIdentity { name: name.to_owned(), uid: format!("uid of {name}") };
+    let identity = |name: &str| ObjectIdentity { name: name.to_owned(), uid: format!("uid of {name}"), version: None };
     facts.programs = vec![identity(&program), identity(&facts.memory.deployed_program), identity("pv-program-old")];
     let again = plan(&facts);
     assert!(again.command.is_some(), "until it says so");

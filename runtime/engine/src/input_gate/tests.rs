@@ -533,3 +533,34 @@ fn a_word_that_was_still_at_the_sender_says_nothing_of_channels_without_rows_in_
     outputs[1].push(watermark(60));
     assert_eq!(read(&mut gate, 0), ["W60"]);
 }
+
+/// W2: a checkpoint is taken before the first word of restored channels is read. One still has a word in its queue, the other has
+/// said nothing and has nothing queued: it counts as active after the next restore too, so its row is not late.
+#[test]
+fn restored_channels_that_have_said_nothing_yet_are_saved_as_silent() {
+    let silent = i64::MIN;
+    let of = |from: u32, frames: Vec<Frame>| RestoredChannel { frames: frames.into(), ..restored(0, 0, from, 0, 0..0) };
+    let (outputs, inputs): (Vec<_>, Vec<_>) = (0..2)
+        .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+        .unzip();
+    let queues = vec![of(0, vec![watermark(silent), watermark(70), row(71)]), of(1, vec![watermark(silent)])];
+    let mut gate = InputGate::new(inputs, queues, 1 << 20);
+    for output in &outputs {
+        output.push_ahead(with(Mode::Unaligned { after: TimeSpan(0) }, 1));
+    }
+    let in_flight = record(&mut gate);
+    let expected = [
+        format!("0 aged 1: W{silent} W70 71"),
+        format!("1 aged 1: W{silent}"),
+        format!("0 aged 0: W{silent}"),
+        format!("1 aged 0: W{silent}"),
+    ];
+    assert_eq!(with_watermarks(&in_flight), expected);
+
+    let (outputs, mut gate) = again(in_flight, 2);
+    assert_eq!(read(&mut gate, 0), ["71"], "1 may still say anything");
+    outputs[0].push(watermark(70));
+    outputs[1].push(row(40));
+    outputs[1].push(watermark(60));
+    assert_eq!(read(&mut gate, 0), ["40", "W60"]);
+}

@@ -128,6 +128,14 @@ impl Restored {
         }
     }
 
+    /// Whether any has said something of time, or will when it is read: without what it had said before, the first word of a
+    /// queue would be taken for that, and those that are silent would not be there at all.
+    fn know_time(&self) -> bool {
+        let mut queued = self.queues.iter().flat_map(|queue| &queue.frames);
+        self.statuses.values().any(|status| *status != WatermarkStatus::UNKNOWN)
+            || queued.any(|frame| matches!(frame, Frame::Watermark(_)))
+    }
+
     /// Whether a channel of this age comes from several consumers.
     fn has_several(&self, age: u32, channel: ChannelId) -> bool {
         let consumers = (age, channel, SubtaskIndex(0))..=(age, channel, SubtaskIndex(u32::MAX));
@@ -162,7 +170,6 @@ impl InputGate {
 
     /// Whether any channel has ever said something of time: then a snapshot holds what each says.
     pub(super) fn knows_time(&self) -> bool {
-        self.inputs.iter().any(|input| input.status.is_some())
-            || self.restored.statuses.values().any(|status| *status != WatermarkStatus::UNKNOWN)
+        self.inputs.iter().any(|input| input.status.is_some()) || self.restored.know_time()
     }
 }
