@@ -113,10 +113,11 @@ impl Planner<'_> {
         self.begin_closer(cause);
     }
 
-    /// Lost JobManagers have spent the restarts: what status says the ledger is to say too.
+    /// Lost JobManagers have spent the restarts: what status says the ledger is to say too. A revision that never started has
+    /// written nothing there, and its program may not know the sinks of the one before (L6).
     pub(super) fn begin_closer_of_failed(&mut self, cause: &Rejection) {
         let has_failed = self.plan.view.state == Some(StreamJobState::Failed);
-        if has_failed && self.has_ledger() && !self.facts.deleting {
+        if has_failed && self.has_run() && self.has_ledger() && !self.facts.deleting {
             self.begin_closer(cause);
             self.wake_at(self.facts.now.plus(CLOSE_TIMEOUT));
         }
