@@ -95,6 +95,7 @@ pub(crate) fn trim_pod(pod: &mut WatchedPod) {
 /// Leaves a Service the generation that it selects.
 pub(crate) fn trim_service(service: &mut Service) {
     trim_meta(service.meta_mut());
+    service.meta_mut().resource_version = None;
     service.status = None;
     let mut selector = service.spec.take().and_then(|spec| spec.selector).unwrap_or_default();
     selector.retain(|label, _| label == names::GENERATION_LABEL);
@@ -103,9 +104,7 @@ pub(crate) fn trim_service(service: &mut Service) {
 
 /// A ConfigMap's data is kept whole: it holds the frozen program. It is deleted as it was seen, so its version stays.
 pub(crate) fn trim_config_map(config_map: &mut ConfigMap) {
-    let version = config_map.meta_mut().resource_version.take();
     trim_meta(config_map.meta_mut());
-    config_map.meta_mut().resource_version = version;
 }
 
 /// A StreamJob is kept but for what other tools have noted on it, which may be as long as its spec.
@@ -116,7 +115,6 @@ fn trim_job(job: &mut WatchedJob) {
 fn trim_meta(meta: &mut ObjectMeta) {
     meta.annotations = None;
     meta.labels = None;
-    meta.resource_version = None;
 }
 
 /// The state of a StreamJob, for metrics.

@@ -9,6 +9,7 @@ use super::time::{TimeAttribute, Times};
 use super::{Lineage, Stream, Translator};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
+use crate::graph::Chain;
 use crate::uid::StatefulKind;
 use crate::window::{WindowNode, Windows};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
@@ -98,6 +99,20 @@ impl GroupedWindows {
         let keys = self.keys.iter().enumerate().filter(|(key, _)| !self.is_window(*key));
         let keys: Option<BTreeSet<usize>> = keys.map(|(_, column)| *column).collect();
         keys == Some(columns.iter().copied().collect())
+    }
+
+    /// Where the operator gives each key: the window's columns from `first` on, the others before the calls.
+    fn places(&self, first: usize) -> impl Iterator<Item = usize> {
+        let mut before = 0;
+        (0..self.keys.len()).map(move |key| match key {
+            key if key == self.start => first,
+            key if key == self.end => first + 1,
+            key if Some(key) == self.time => first + 2,
+            _ => {
+                before += 1;
+                before - 1
+            }
+        })
     }
 }
 
@@ -247,11 +262,7 @@ impl Translator<'_> {
         windows: &GroupedWindows,
     ) -> Result<Stream, SqlError> {
         let stateful = self.next_stateful(StatefulKind::Aggregate)?;
-        if let Some(updates) = &stream.updates {
-            let message =
-                format!("an aggregation by windows takes new rows only, but those of {} change later", updates.node);
-            return Err(self.statement.invalid(&message));
-        }
+        self.check_windows(&stream, windows)?;
         let (mut inputs, mut keys, mut calls) = (Inputs::default(), Vec::new(), Vec::new());
         for (_, key) in node.group_expr.iter().enumerate().filter(|(index, _)| !windows.is_window(*index)) {
             keys.push(self.input(&mut inputs, &stream, key)?);
@@ -261,21 +272,9 @@ impl Translator<'_> {
         }
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let start = self.input(&mut inputs, &stream, &node.group_expr[windows.start])?;
-        let slices = windows.columns.slices.as_ref();
-        let by_clock = slices.is_some_and(|slices| slices.by_clock);
-        let of_sessions = slices.is_some_and(|slices| matches!(slices.windows, Windows::Session { .. }));
         let (made, time) = match &windows.columns.slices {
-            Some(slices) => {
-                if let Windows::Session { .. } = slices.windows
-                    && !windows.are_keys(&slices.partition)
-                {
-                    let message = "an aggregation over SESSION must group by window_start, window_end and just the columns of \
-                                   its PARTITION BY: SESSION(TABLE t PARTITION BY (k), …) … GROUP BY window_start, window_end, k";
-                    return Err(self.statement.invalid(message));
-                }
-                let time = if slices.by_clock { RowTime::Processing } else { RowTime::Column(start) };
-                (slices.windows.clone(), time)
-            }
+            Some(slices) if slices.by_clock => (slices.windows.clone(), RowTime::Processing),
+            Some(slices) => (slices.windows.clone(), RowTime::Column(start)),
             None => {
                 let end = self.input(&mut inputs, &stream, &node.group_expr[windows.end])?;
                 (Windows::Aligned(WindowKind::Attached { start, end }), RowTime::Column(start))
@@ -292,22 +291,42 @@ impl Translator<'_> {
         let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
         let name = format!("WindowAggregate[{}]", names.join(", "));
         let chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
-        let first = names.len() + call_count;
-        let (mut places, mut next_key) = (Vec::new(), 0);
-        for key in 0..node.group_expr.len() {
-            places.push(match key {
-                key if key == windows.start => first,
-                key if key == windows.end => first + 1,
-                key if Some(key) == windows.time => first + 2,
-                _ => {
-                    next_key += 1;
-                    next_key - 1
-                }
-            });
+        self.window_output(chain, node, windows, (names.len(), call_count))
+    }
+
+    /// Refuses what windows cannot aggregate.
+    fn check_windows(&self, stream: &Stream, windows: &GroupedWindows) -> Result<(), SqlError> {
+        if let Some(updates) = &stream.updates {
+            let message =
+                format!("an aggregation by windows takes new rows only, but those of {} change later", updates.node);
+            return Err(self.statement.invalid(&message));
         }
-        places.extend(names.len()..first);
+        if let Some(slices) = &windows.columns.slices
+            && matches!(slices.windows, Windows::Session { .. })
+            && !windows.are_keys(&slices.partition)
+        {
+            let message = "an aggregation over SESSION must group by window_start, window_end and just the columns of \
+                           its PARTITION BY: SESSION(TABLE t PARTITION BY (k), …) … GROUP BY window_start, window_end, k";
+            return Err(self.statement.invalid(message));
+        }
+        Ok(())
+    }
+
+    /// The columns in the order of the statement: the operator gives keys, calls and windows.
+    fn window_output(
+        &self,
+        chain: Chain,
+        node: &Aggregate,
+        windows: &GroupedWindows,
+        (keys, calls): (usize, usize),
+    ) -> Result<Stream, SqlError> {
+        let slices = windows.columns.slices.as_ref();
+        let by_clock = slices.is_some_and(|slices| slices.by_clock);
+        let of_sessions = slices.is_some_and(|slices| matches!(slices.windows, Windows::Session { .. }));
+        let first = keys + calls;
+        let places = windows.places(first).chain(keys..first);
         let mut calc = Calc::identity(chain.schema());
-        calc.outputs = places.iter().map(|place| calc.outputs[*place].clone()).collect();
+        calc.outputs = places.map(|place| calc.outputs[place].clone()).collect();
         let made = calc.schema();
         let planned = node.schema.fields();
         if made.fields().len() != planned.len()
