@@ -1,6 +1,8 @@
 //! The command line as a whole, and the step from a command to its exit code.
 
 use crate::checkpoint::CheckpointCommand;
+use crate::cluster::list::ListArguments;
+use crate::cluster::logs::LogsArguments;
 use crate::control::{CancelArguments, LogLevelArguments, SavepointArguments, StopArguments};
 use crate::demo::DemoArguments;
 use crate::error::CommandError;
@@ -8,8 +10,8 @@ use crate::logging::{self, LogFormat};
 use crate::plan::{PlanArguments, ValidateArguments};
 use crate::processes::{JobManagerArguments, TaskManagerArguments};
 use crate::run::RunArguments;
-use crate::{checkpoint, control, demo, output, plan, processes, run};
-use clap::{Parser, Subcommand};
+use crate::{checkpoint, cluster, control, demo, output, plan, processes, run};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use sluice_node::logs::LogSwitch;
 use std::future::Future;
 use std::process::ExitCode;
@@ -47,12 +49,30 @@ enum Command {
     Cancel(CancelArguments),
     /// Change what the processes of a running job log
     LogLevel(LogLevelArguments),
+    /// List jobs
+    List(ListArguments),
+    /// Show the logs of a job's pods
+    Logs(LogsArguments),
+    /// Print what makes a shell complete commands and options
+    Completion(CompletionArguments),
     /// Be the JobManager of a job (started by the controller)
     #[command(name = "jobmanager")]
     JobManager(JobManagerArguments),
     /// Be a TaskManager of a job (started by the controller)
     #[command(name = "taskmanager")]
     TaskManager(TaskManagerArguments),
+}
+
+/// Arguments of `completion`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  source <(sluice completion bash)\n  sluice completion zsh > \"${fpath[1]}/_sluice\"\n  sluice \
+                  completion fish > ~/.config/fish/completions/sluice.fish"
+)]
+struct CompletionArguments {
+    /// For which
+    #[arg(value_name = "SHELL")]
+    shell: clap_complete::Shell,
 }
 
 /// Does what the command line says.
@@ -79,6 +99,14 @@ fn dispatch(command: Command, logs: LogSwitch) -> Result<u8, CommandError> {
         Command::Stop(arguments) => block_on(control::stop(arguments)),
         Command::LogLevel(arguments) => block_on(control::log_level(arguments)),
         Command::Cancel(arguments) => block_on(control::cancel(arguments)),
+        Command::List(arguments) => block_on(cluster::list::list(arguments)),
+        Command::Logs(arguments) => block_on(cluster::logs::logs(arguments)),
+        Command::Completion(arguments) => {
+            let mut script = Vec::new();
+            clap_complete::generate(arguments.shell, &mut Arguments::command(), "sluice", &mut script);
+            output::print(&String::from_utf8_lossy(&script));
+            Ok(0)
+        }
         Command::JobManager(arguments) => block_on(processes::run_job_manager(arguments, logs)),
         Command::TaskManager(arguments) => block_on(processes::run_task_manager(arguments, logs)),
     }
@@ -97,7 +125,7 @@ fn block_on(command: impl Future<Output = Result<u8, CommandError>>) -> Result<u
 #[cfg(test)]
 mod tests {
     use super::Arguments;
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
 
     #[test]
     fn the_command_line_is_consistent() {

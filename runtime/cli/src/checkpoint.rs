@@ -1,12 +1,13 @@
 //! `sluice checkpoint`: what lies in checkpoint storage, read-only and without the job's help.
 //!
-//! [`place`] says where to look, [`find`] finds snapshots there, [`list`] and [`inspect`] show them, [`rows`] decodes
-//! keyed state.
+//! [`place`] says where to look, [`find`] finds snapshots there, [`list`] and [`inspect`] show them, [`query`] answers
+//! SQL over them, [`rows`] decodes keyed state.
 
 pub(crate) mod find;
 mod inspect;
 mod list;
 pub(crate) mod place;
+mod query;
 pub(crate) mod rows;
 
 use crate::control::{TriggerArguments, trigger};
@@ -28,6 +29,17 @@ Examples:
   sluice checkpoint inspect s3://checkpoints/demo/default/pageviews-6f1c/3/chk-50
   sluice checkpoint inspect --manifest job.yaml --output json";
 
+const QUERY_EXAMPLES: &str = "\
+Examples:
+  sluice checkpoint query ./sluice-checkpoints                  what tables there are
+  sluice checkpoint query ./sluice-checkpoints 'SELECT * FROM state1 ORDER BY key_group LIMIT 20'
+  sluice checkpoint query s3://checkpoints/demo/default/pageviews-6f1c/3/chk-50 \\
+      'SELECT COUNT(*) FROM `counts.group-aggregate(app_id)`' --output json
+  sluice checkpoint query --manifest job.yaml 'SELECT * FROM splits'
+
+Each keyed state of an operator is a table: `uid`.`state`, or `uid` where the operator has one, or state1, state2, …
+as the list numbers them. `splits` holds the positions of sources. Names are written as they are, case included.";
+
 const TRIGGER_EXAMPLES: &str = "\
 Examples:
   sluice checkpoint trigger
@@ -45,6 +57,9 @@ pub(crate) enum CheckpointCommand {
     /// Show what a checkpoint holds: offsets, operators, state, what was in flight
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArguments),
+    /// Answer SQL over the state in a checkpoint, or list the tables there are
+    #[command(after_help = QUERY_EXAMPLES)]
+    Query(QueryArguments),
 }
 
 /// Arguments of `list`.
@@ -67,6 +82,19 @@ pub(crate) struct InspectArguments {
     output: Format,
 }
 
+/// Arguments of `query`.
+#[derive(Debug, Args)]
+pub(crate) struct QueryArguments {
+    #[command(flatten)]
+    place: PlaceArguments,
+    /// One SELECT, as DataFusion understands it; beside --manifest the only argument
+    #[arg(value_name = "SQL")]
+    sql: Option<String>,
+    /// How rows are shown: as a table, or as a JSON array of objects
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
 /// Does what the command says.
 pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> {
     match command {
@@ -74,6 +102,10 @@ pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> 
         CheckpointCommand::List(arguments) => list::list(&arguments.place.open()?).await?,
         CheckpointCommand::Inspect(arguments) => {
             inspect::inspect(&arguments.place.open()?, arguments.rows, arguments.output).await?;
+        }
+        CheckpointCommand::Query(QueryArguments { mut place, sql, output }) => {
+            let sql = if sql.is_none() && place.manifest.is_some() { place.place.take() } else { sql };
+            query::query(place.open()?, sql.as_deref(), output).await?;
         }
     }
     Ok(0)

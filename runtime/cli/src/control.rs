@@ -1,8 +1,9 @@
 //! Commands to a running job: `sluice savepoint`, `stop`, `cancel` and `checkpoint trigger`.
 //!
-//! They talk to the JobManager's control endpoint and wait for the answer in its status, which outlives the connection
+//! They talk to the control endpoint of a JobManager, which is named by its address or found by its job on a cluster, and wait for the answer in its status, which outlives the connection
 //! and the JobManager: an interrupted wait is taken up again by the same request id.
 
+use crate::cluster::{Cluster, Way};
 use crate::error::CommandError;
 use crate::output;
 use clap::{Args, Subcommand};
@@ -29,17 +30,18 @@ const PAUSE: Duration = Duration::from_millis(500);
 const SAVEPOINT_EXAMPLES: &str = "\
 Examples:
   sluice savepoint                                      of the job at localhost:6123, to checkpointing.savepointStorage
+  sluice savepoint -n streams pageviews                 of a job on the kubeconfig's cluster
   sluice savepoint --to s3://archive/savepoints --timeout 30m
   sluice savepoint --request-id nightly-2026-11-29      asked again, it is not taken twice
   sluice savepoint dispose s3://archive/savepoints/default/pageviews-6f1c/3-50
-  kubectl port-forward service/pageviews-jm 6123        makes a job on a cluster reachable, given --tls-directory
-                                                        with what its Secret pageviews-tls holds
 
 `sluice run` prints the address of its control endpoint for --jobmanager.";
 
 const STOP_EXAMPLES: &str = "\
 Examples:
   sluice stop                                  with a savepoint; nothing fires, the job can be resumed from it
+  sluice stop -n streams pageviews             a job on the kubeconfig's cluster, which then stays stopped only if its
+                                               StreamJob says so: state: Suspended
   sluice stop --drain                          ends sources and operators and fires their timers first; not to be resumed
   sluice stop --savepoint-to file:///backup
   sluice stop --without-savepoint              with a last checkpoint only";
@@ -47,26 +49,86 @@ Examples:
 const LOG_LEVEL_EXAMPLES: &str = "\
 Examples:
   sluice log-level debug
+  sluice log-level debug -n streams pageviews
   sluice log-level info,sluice_node=trace,librdkafka=debug
   sluice log-level info,aws_config=error                what processes begin with
 
 It lasts until a process ends: a new JobManager or TaskManager begins with RUST_LOG; a TaskManager that joins is told.";
 
+/// Where nobody says which JobManager.
+const DEFAULT_ENDPOINT: &str = "localhost:6123";
+
 /// Which JobManager.
 #[derive(Debug, Args)]
 pub(crate) struct EndpointArguments {
-    /// The control endpoint of a running JobManager or of `sluice run`
-    #[arg(long, value_name = "HOST:PORT", env = "SLUICE_JOBMANAGER", default_value = "localhost:6123")]
-    jobmanager: String,
+    /// Namespace of the job on a cluster; the kubeconfig's when absent
+    #[arg(short = 'n', long, conflicts_with_all = ["jobmanager", "tls_directory"])]
+    namespace: Option<String>,
+    /// The kubeconfig's context; its current one when absent
+    #[arg(long, conflicts_with_all = ["jobmanager", "tls_directory"])]
+    context: Option<String>,
+    /// The control endpoint of a running JobManager or of `sluice run`; localhost:6123 when no job on a cluster is named
+    #[arg(long, value_name = "HOST:PORT", env = "SLUICE_JOBMANAGER")]
+    jobmanager: Option<String>,
     /// ca.crt, tls.crt and tls.key of a client, as in the Secret <job>-tls; a job on a cluster asks for them
     #[arg(long, value_name = "DIRECTORY", env = "SLUICE_TLS_DIRECTORY")]
     tls_directory: Option<PathBuf>,
 }
 
+/// Which job: one on a cluster by its name, or that of a JobManager.
+#[derive(Debug, Args)]
+pub(crate) struct JobArguments {
+    /// A StreamJob on the kubeconfig's cluster; absent: the job of --jobmanager
+    #[arg(value_name = "JOB", conflicts_with_all = ["jobmanager", "tls_directory"])]
+    job: Option<String>,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+}
+
+/// A JobManager that can be connected to.
+pub(crate) struct Reached {
+    address: String,
+    tls: Option<Arc<Tls>>,
+    /// Held for as long as there are connections.
+    _way: Option<Way>,
+}
+
+impl Reached {
+    /// Connects to it.
+    pub(crate) async fn connect(&self) -> Result<ControlClient, ControlError> {
+        ControlClient::connect(&self.address, self.tls.as_ref()).await
+    }
+}
+
 impl EndpointArguments {
-    fn tls(&self) -> Result<Option<Arc<Tls>>, CommandError> {
+    /// Whether it is a JobManager that is named, not a cluster.
+    pub(crate) const fn names_job_manager(&self) -> bool {
+        self.jobmanager.is_some()
+    }
+
+    /// The cluster.
+    pub(crate) async fn cluster(&self) -> Result<Cluster, CommandError> {
+        Ok(Cluster::open(self.namespace.as_deref(), self.context.as_deref()).await?)
+    }
+
+    /// The JobManager that is named by its address.
+    pub(crate) async fn reach(&self) -> Result<Reached, CommandError> {
+        if self.namespace.is_some() || self.context.is_some() {
+            return Err(CommandError::Usage("name the job of the cluster too: -n NAMESPACE JOB".to_owned()));
+        }
         let tls = self.tls_directory.as_deref().map(Tls::from_directory).transpose();
-        tls.map(|tls| tls.map(Arc::new)).map_err(|error| CommandError::Usage(error.to_string()))
+        let tls = tls.map(|tls| tls.map(Arc::new)).map_err(|error| CommandError::Usage(error.to_string()))?;
+        let address = self.jobmanager.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+        Ok(Reached { address, tls, _way: None })
+    }
+}
+
+impl JobArguments {
+    /// Finds the JobManager.
+    async fn reach(&self) -> Result<Reached, CommandError> {
+        let Some(job) = &self.job else { return self.endpoint.reach().await };
+        let (way, tls) = self.endpoint.cluster().await?.reach(job).await?;
+        Ok(Reached { address: way.address.to_string(), tls, _way: Some(way) })
     }
 }
 
@@ -74,7 +136,7 @@ impl EndpointArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RequestArguments {
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    job: JobArguments,
     /// Names the request: asked again under this id, it is not carried out twice, and its answer is shown
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -111,7 +173,7 @@ pub(crate) struct DisposeArguments {
     #[arg(value_name = "PATH")]
     path: String,
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    job: JobArguments,
 }
 
 /// Arguments of `stop`.
@@ -133,10 +195,10 @@ pub(crate) struct StopArguments {
 
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  sluice cancel\n  sluice cancel --jobmanager localhost:41233")]
+#[command(after_help = "Examples:\n  sluice cancel\n  sluice cancel -n streams pageviews\n  sluice cancel --jobmanager localhost:41233")]
 pub(crate) struct CancelArguments {
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    job: JobArguments,
 }
 
 /// Arguments of `log-level`.
@@ -147,7 +209,7 @@ pub(crate) struct LogLevelArguments {
     #[arg(value_name = "FILTER")]
     filter: String,
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    job: JobArguments,
 }
 
 /// Arguments of `checkpoint trigger`.
@@ -159,10 +221,10 @@ pub(crate) struct TriggerArguments {
 
 /// Takes a savepoint, or disposes of one.
 pub(crate) async fn savepoint(arguments: SavepointArguments) -> Result<u8, CommandError> {
-    if let Some(SavepointCommand::Dispose(DisposeArguments { path, endpoint })) = arguments.command {
+    if let Some(SavepointCommand::Dispose(DisposeArguments { path, job })) = arguments.command {
         let id = new_id();
         let command = Command::Dispose { id: id.clone(), path };
-        let path = Asked::new(endpoint, id, TimeSpan::from_secs(60))?.carry_out(&command).await?;
+        let path = Asked::new(&job, id, TimeSpan::from_secs(60)).await?.carry_out(&command).await?;
         output::complain(&format!("disposed of {path}"));
         return Ok(0);
     }
@@ -174,7 +236,7 @@ pub(crate) async fn savepoint(arguments: SavepointArguments) -> Result<u8, Comma
 /// Stops a job.
 pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
     if arguments.without_savepoint {
-        return end(&arguments.request.endpoint, &Command::Stop).await;
+        return end(&arguments.request.job, &Command::Stop).await;
     }
     let kind = if arguments.drain { SavepointKind::Drain } else { SavepointKind::Stop };
     let path = take_savepoint(arguments.request, kind, arguments.savepoint_to).await?;
@@ -185,13 +247,13 @@ pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
 
 /// Cancels a job.
 pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandError> {
-    end(&arguments.endpoint, &Command::Cancel).await
+    end(&arguments.job, &Command::Cancel).await
 }
 
 /// Changes what the JobManager and all its TaskManagers log.
 pub(crate) async fn log_level(arguments: LogLevelArguments) -> Result<u8, CommandError> {
-    let endpoint = &arguments.endpoint;
-    let client = ControlClient::connect(&endpoint.jobmanager, endpoint.tls()?.as_ref()).await?;
+    let reached = arguments.job.reach().await?;
+    let client = reached.connect().await?;
     let (job, generation) = client.describe().await?;
     client.set_log_level(generation, &arguments.filter).await?;
     output::complain(&format!("the processes of job {job} log '{}' now", arguments.filter));
@@ -200,10 +262,10 @@ pub(crate) async fn log_level(arguments: LogLevelArguments) -> Result<u8, Comman
 
 /// Takes a checkpoint now.
 pub(crate) async fn trigger(arguments: TriggerArguments) -> Result<u8, CommandError> {
-    let RequestArguments { endpoint, request_id, timeout } = arguments.request;
+    let RequestArguments { job, request_id, timeout } = arguments.request;
     let id = request_id.unwrap_or_else(new_id);
     let command = Command::TriggerCheckpoint { id: id.clone() };
-    let path = Asked::new(endpoint, id, timeout)?.carry_out(&command).await?;
+    let path = Asked::new(&job, id, timeout).await?.carry_out(&command).await?;
     output::print(&format!("{path}\n"));
     Ok(0)
 }
@@ -213,11 +275,11 @@ async fn take_savepoint(
     kind: SavepointKind,
     directory: Option<String>,
 ) -> Result<String, CommandError> {
-    let RequestArguments { endpoint, request_id, timeout } = request;
+    let RequestArguments { job, request_id, timeout } = request;
     let id = request_id.unwrap_or_else(new_id);
     let directory = directory.map(|place| crate::checkpoint::place::address_of(&place)).transpose()?;
     let command = Command::Savepoint(SavepointRequest { id: id.clone(), kind, directory, timeout });
-    Asked::new(endpoint, id, timeout)?.carry_out(&command).await
+    Asked::new(&job, id, timeout).await?.carry_out(&command).await
 }
 
 /// Ids that begin with the time sort by age, so that one that was forgotten is known to be old.
@@ -227,17 +289,16 @@ fn new_id() -> String {
 
 /// A request that is waited for.
 struct Asked {
-    address: String,
-    tls: Option<Arc<Tls>>,
+    reached: Reached,
     id: String,
     deadline: Instant,
     job: Option<JobId>,
 }
 
 impl Asked {
-    fn new(endpoint: EndpointArguments, id: String, timeout: TimeSpan) -> Result<Self, CommandError> {
+    async fn new(job: &JobArguments, id: String, timeout: TimeSpan) -> Result<Self, CommandError> {
         let deadline = Instant::now() + timeout.as_duration() + GRACE;
-        Ok(Self { tls: endpoint.tls()?, address: endpoint.jobmanager, id, deadline, job: None })
+        Ok(Self { reached: job.reach().await?, id, deadline, job: None })
     }
 
     /// Asks and waits, also across JobManagers of the same job. Returns where the result lies.
@@ -259,11 +320,11 @@ impl Asked {
     }
 
     async fn ask(&mut self, command: &Command) -> Result<Result<String, CommandError>, ControlError> {
-        let client = ControlClient::connect(&self.address, self.tls.as_ref()).await?;
+        let client = self.reached.connect().await?;
         let (job, generation) = client.describe().await?;
         if self.job.as_ref().is_some_and(|asked| *asked != job) {
             let message = format!("it runs job {job} now");
-            return Err(ControlError::AnotherJobManager { address: self.address.clone(), message });
+            return Err(ControlError::AnotherJobManager { address: self.reached.address.clone(), message });
         }
         self.job = Some(job.clone());
         let mut statuses = client.watch(&job, generation).await?;
@@ -273,7 +334,8 @@ impl Asked {
                 return Ok(answer);
             }
         }
-        Err(ControlError::Unreachable { address: self.address.clone(), message: "the JobManager ended".to_owned() })
+        let address = self.reached.address.clone();
+        Err(ControlError::Unreachable { address, message: "the JobManager ended".to_owned() })
     }
 
     fn answer_in(&self, status: &JobStatus) -> Option<Result<String, CommandError>> {
@@ -291,8 +353,9 @@ impl Asked {
 }
 
 /// Ends a job and waits until it has.
-async fn end(endpoint: &EndpointArguments, command: &Command) -> Result<u8, CommandError> {
-    let client = ControlClient::connect(&endpoint.jobmanager, endpoint.tls()?.as_ref()).await?;
+async fn end(job: &JobArguments, command: &Command) -> Result<u8, CommandError> {
+    let reached = job.reach().await?;
+    let client = reached.connect().await?;
     let (job, generation) = client.describe().await?;
     let mut statuses = client.watch(&job, generation).await?;
     client.execute(generation, &new_id(), command).await?;

@@ -35,6 +35,12 @@ pub(crate) enum CommandError {
         /// What the reader said.
         detail: String,
     },
+    /// A query over state.
+    #[error("{0}")]
+    Query(#[from] sluice_sql::SqlError),
+    /// A cluster that cannot be asked, or has no such job.
+    #[error("{0}")]
+    Cluster(#[from] crate::cluster::ClusterError),
     /// The machine.
     #[error("{what} failed: {source}")]
     Io {
@@ -59,9 +65,11 @@ impl CommandError {
                 _ => ExitKind::UserError,
             },
             Self::Control(ControlError::Unreachable { .. } | ControlError::Certificate { .. }) => ExitKind::Failed,
-            Self::Control(_) | Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } => {
+            Self::Control(_) | Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } | Self::Query(_) => {
                 ExitKind::UserError
             }
+            Self::Cluster(error) if error.is_unreachable() => ExitKind::Failed,
+            Self::Cluster(_) => ExitKind::UserError,
             Self::Io { .. } => ExitKind::Internal,
         };
         kind.code()

@@ -5,11 +5,12 @@
 //! everything else to standard error; exit codes are those of
 //! [`ExitKind`](sluice_protocol::failure::ExitKind::code).
 //!
-//! The map: [`arguments`] is the whole command line; [`run`], [`demo`], [`processes`], [`plan`], [`checkpoint`] and
-//! [`control`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens, [`size`] reads sizes; [`error`] is what went wrong.
+//! The map: [`arguments`] is the whole command line; [`run`], [`demo`], [`processes`], [`plan`], [`checkpoint`],
+//! [`control`] and [`cluster`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens, [`size`] reads sizes; [`error`] is what went wrong.
 
 mod arguments;
 mod checkpoint;
+mod cluster;
 mod control;
 mod demo;
 mod error;

@@ -27,16 +27,20 @@ pub(crate) enum Requirement {
     Containerd,
     /// It checks licences.
     CargoDeny,
+    /// It reads state files, to show that others can.
+    DuckDb,
 }
 
-use Requirement::{CargoDeny, Containerd, Curl, Go, Java, Maven, Python, Root};
+use Requirement::{CargoDeny, Containerd, Curl, DuckDb, Go, Java, Maven, Python, Root};
 
-/// For a real broker and a real S3 server.
-pub(crate) const SERVICES: [Requirement; 4] = [Java, Maven, Go, Curl];
+/// For a real broker, a real S3 server and a reader of state files.
+pub(crate) const SERVICES: [Requirement; 6] = [Java, Maven, Go, Curl, Python, DuckDb];
 /// For the testbed, with those services and Helm.
 pub(crate) const CLUSTER: [Requirement; 7] = [Java, Maven, Go, Curl, Python, Root, Containerd];
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
+
+const DUCKDB_VERSION: &str = "2.0.1";
 
 impl Requirement {
     fn is_met(self) -> bool {
@@ -51,6 +55,7 @@ impl Requirement {
                 ["containerd", "runc", "iptables", "conntrack", "socat"].iter().all(|it| process::find(it).is_some())
             }
             CargoDeny => cargo_deny().is_some(),
+            DuckDb => python_with_duckdb().is_file(),
         }
     }
 
@@ -65,6 +70,7 @@ impl Requirement {
             Root => "root",
             Containerd => "containerd with runc, iptables, conntrack and socat",
             CargoDeny => "cargo-deny (`cargo install cargo-deny --locked`)",
+            DuckDb => "DuckDB's Python package in the cache (`CI=true cargo verify --suite services` puts it there)",
         }
     }
 
@@ -74,7 +80,7 @@ impl Requirement {
             Java => &["default-jdk-headless"],
             Maven => &["maven"],
             Curl => &["curl"],
-            Python => &["python3", "python3-pip"],
+            Python => &["python3", "python3-pip", "python3-venv"],
             Containerd => &[
                 "containerd",
                 "runc",
@@ -85,7 +91,7 @@ impl Requirement {
                 "ethtool",
                 "socat",
             ],
-            Go | Root | CargoDeny => &[],
+            Go | Root | CargoDeny | DuckDb => &[],
         }
     }
 }
@@ -124,10 +130,38 @@ pub(super) fn install(suites: &[&Suite]) -> Result<()> {
     if absent.contains(&&CargoDeny) {
         install_cargo_deny()?;
     }
+    if absent.contains(&&DuckDb) {
+        install_duckdb()?;
+    }
     if absent.contains(&&Go) {
         bail!("Go is missing and Debian's is too old to build Kubernetes; install Go 1.26 or later");
     }
     Ok(())
+}
+
+/// The Python that has DuckDB, where [`install`] puts it.
+pub(crate) fn python_with_duckdb() -> std::path::PathBuf {
+    workspace::cache().join("duckdb").join(DUCKDB_VERSION).join("bin/python")
+}
+
+/// Into an environment of its own, which takes its name when it is complete.
+fn install_duckdb() -> Result<()> {
+    let directory = workspace::cache().join("duckdb");
+    fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let place = directory.join(DUCKDB_VERSION);
+    if place.exists() {
+        fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
+    }
+    let made = process::run(Command::new("python3").args(["-m", "venv"]).arg(&place)).and_then(|()| {
+        let mut pip = Command::new(place.join("bin/python"));
+        pip.args(["-m", "pip", "install", "-q", "--disable-pip-version-check"]);
+        process::run(pip.arg(format!("duckdb=={DUCKDB_VERSION}")))
+    });
+    if made.is_err() {
+        // What is half there would count as met.
+        let _ = fs::remove_dir_all(&place);
+    }
+    made.context("cannot install DuckDB")
 }
 
 fn install_cargo_deny() -> Result<()> {

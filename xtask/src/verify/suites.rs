@@ -144,6 +144,7 @@ fn with_services(run: Run) -> Result<()> {
     let mut environment = services::programs()?;
     environment.extend(kafka.environment());
     environment.extend(s3.environment());
+    environment.push(("SLUICE_TEST_DUCKDB", requirements::python_with_duckdb().display().to_string()));
     process::run_within(run.deadline, one_at_a_time(&targets::find()?.services, environment)?)
 }
 

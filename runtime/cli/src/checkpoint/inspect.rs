@@ -95,7 +95,7 @@ pub(crate) async fn read_metadata(place: &Place, directory: &str) -> Result<Opti
 }
 
 /// Operators that stored something, in the order of the graph, each with what its subtasks stored.
-fn operators_of(metadata: &Metadata) -> Vec<(&OperatorInfo, Vec<&OperatorSnapshot>)> {
+pub(super) fn operators_of(metadata: &Metadata) -> Vec<(&OperatorInfo, Vec<&OperatorSnapshot>)> {
     let mut by_uid: BTreeMap<&OperatorUid, Vec<&OperatorSnapshot>> = BTreeMap::new();
     for snapshot in &metadata.operators {
         by_uid.entry(&snapshot.uid).or_default().push(snapshot);
@@ -124,7 +124,7 @@ async fn state_rows<'a>(
 }
 
 /// The keyed state of all subtasks, each with its subtask's number.
-fn keyed<'a>(snapshots: &[&'a OperatorSnapshot]) -> impl DoubleEndedIterator<Item = (u32, &'a KeyedStateHandle)> {
+pub(super) fn keyed<'a>(snapshots: &[&'a OperatorSnapshot]) -> impl DoubleEndedIterator<Item = (u32, &'a KeyedStateHandle)> {
     snapshots.iter().flat_map(|snapshot| snapshot.keyed.iter().map(|handle| (snapshot.subtask.0, handle)))
 }
 

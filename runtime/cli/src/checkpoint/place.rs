@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 pub(crate) struct PlaceArguments {
     /// Checkpoint storage, a job's directory in it, or one checkpoint: a path, file:///… or s3://…
     #[arg(value_name = "PLACE")]
-    place: Option<String>,
+    pub(super) place: Option<String>,
     /// Look where this StreamJob manifest stores its checkpoints
     #[arg(long, value_name = "FILE")]
-    manifest: Option<PathBuf>,
+    pub(super) manifest: Option<PathBuf>,
     /// URL of an S3-compatible server; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,

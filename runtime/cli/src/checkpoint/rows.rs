@@ -30,22 +30,42 @@ pub(crate) async fn read_rows<'a>(
         if table.rows.len() >= limit && !is_delta {
             continue;
         }
-        let (source, bytes) = match handle.data.resolve(directory) {
-            StateData::Inline { bytes } => (format!("{directory}/_metadata"), Bytes::from(bytes)),
-            StateData::File { path, checksum, .. } => {
-                let unreadable = |detail: &str| CommandError::State { place: path.clone(), detail: detail.to_owned() };
-                let bytes = place.get(&path).await?.ok_or_else(|| unreadable("it does not exist"))?;
-                if checksum.is_some_and(|checksum| checksum != Checksum::of(&bytes)) {
-                    return Err(unreadable("its bytes are not those that were stored"));
-                }
-                (path, bytes)
-            }
-        };
+        let (source, bytes) = fetch(place, directory, handle).await?;
         let wanted = limit.saturating_sub(table.rows.len());
         decode(&bytes, (&mut merged, is_delta), wanted, &mut table)
             .map_err(|detail| CommandError::State { place: source, detail })?;
     }
     Ok(table)
+}
+
+/// All rows of one state as a restore would see them, in no order.
+pub(crate) async fn read_batches<'a>(
+    place: &Place,
+    directory: &str,
+    handles: impl DoubleEndedIterator<Item = &'a KeyedStateHandle>,
+) -> Result<Vec<RecordBatch>, CommandError> {
+    let (mut batches, mut merged) = (Vec::new(), MergedState::default());
+    for handle in handles.rev() {
+        let (place, bytes) = fetch(place, directory, handle).await?;
+        let read = merged.read(&bytes, handle.kind == KeyedStateKind::Delta, usize::MAX);
+        batches.extend(read.map_err(|error| CommandError::State { place, detail: error.to_string() })?);
+    }
+    Ok(batches)
+}
+
+/// The bytes of a piece of state, and where they lie.
+async fn fetch(place: &Place, directory: &str, handle: &KeyedStateHandle) -> Result<(String, Bytes), CommandError> {
+    match handle.data.resolve(directory) {
+        StateData::Inline { bytes } => Ok((format!("{directory}/_metadata"), Bytes::from(bytes))),
+        StateData::File { path, checksum, .. } => {
+            let unreadable = |detail: &str| CommandError::State { place: path.clone(), detail: detail.to_owned() };
+            let bytes = place.get(&path).await?.ok_or_else(|| unreadable("it does not exist"))?;
+            if checksum.is_some_and(|checksum| checksum != Checksum::of(&bytes)) {
+                return Err(unreadable("its bytes are not those that were stored"));
+            }
+            Ok((path, bytes))
+        }
+    }
 }
 
 fn decode(
