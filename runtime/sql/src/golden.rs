@@ -3,8 +3,9 @@
 //! Each statement in `golden/*.sql` runs plainly, is cut by a checkpoint and restored in the middle, and is restored
 //! under another parallelism; each time its sink must hold the rows of [`reference`], which evaluates the plan as
 //! DataFusion resolved it, over the whole input at once and without our operators. Some are computed by [`views`] too,
-//! without SQL. A new case is one more file; `-- rows: N` in it sets how many page views there are.
+//! without SQL, and all that DataFusion can execute by its own batch execution ([`batch`]). A new case is one more file; `-- rows: N` in it sets how many page views there are.
 
+mod batch;
 mod changes;
 mod job;
 mod memory;
@@ -96,6 +97,28 @@ fn the_reference_is_right() {
         let found = reference::content(&case(name).sql, &Connectors::new(&views));
         assert_eq!(differences(&found, &expected), BTreeMap::new(), "{name}");
     }
+}
+
+/// Those of them that have nodes of ours, which DataFusion cannot execute.
+const NOT_BATCH: [&str; 2] = ["words", "words_kept"];
+
+/// What the reference says is what DataFusion's own batch execution gives.
+#[test]
+fn the_reference_says_what_datafusion_gives() {
+    let mut without = Vec::new();
+    for case in cases() {
+        for seed in [1, 2] {
+            let connectors = Connectors::new(&views::generate(seed, case.rows));
+            let Some(found) = batch::content(&case.sql, &connectors) else {
+                without.push(case.name.clone());
+                break;
+            };
+            assert!(!found.is_empty(), "{} gives nothing", case.name);
+            let expected = reference::content(&case.sql, &connectors);
+            assert_eq!(differences(&found, &expected), BTreeMap::new(), "{} with seed {seed}", case.name);
+        }
+    }
+    assert_eq!(without, NOT_BATCH, "statements that DataFusion does not check");
 }
 
 /// Rows that are there (first) or should be there (second) another number of times.

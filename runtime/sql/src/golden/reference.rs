@@ -61,7 +61,7 @@ pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
 }
 
 /// Every row as texts.
-fn texts(rows: &RecordBatch) -> Vec<Vec<String>> {
+pub(super) fn texts(rows: &RecordBatch) -> Vec<Vec<String>> {
     let options = FormatOptions::default().with_null("NULL");
     let columns: Vec<ArrayFormatter<'_>> =
         rows.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).unwrap()).collect();
