@@ -1,7 +1,7 @@
 //! State files are open: DuckDB reads a checkpoint by what docs/checkpoints.md says of the format, and finds the rows that
 //! `sluice checkpoint query` finds; both are those that the input comes to.
 
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test fails by panicking, and says why it is skipped")]
 
 use serde_json::Value;
 use sluice_tests::harness::{sluice_binary, unique};
@@ -51,7 +51,8 @@ impl Directory {
     }
 
     fn query(&self, sql: &str) -> Value {
-        let output = self.run(&sluice_binary(), &["checkpoint", "query", "sluice-checkpoints", sql, "--output", "json"]);
+        let output =
+            self.run(&sluice_binary(), &["checkpoint", "query", "sluice-checkpoints", sql, "--output", "json"]);
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
@@ -118,7 +119,8 @@ fn duckdb_reads_what_checkpoint_query_reads() {
     }
     assert!(deltas > 0 && deletions > 0, "no delta was laid over, or none with deletions: {deltas}, {deletions}");
 
-    let counted = directory.query("SELECT COUNT(*) AS keys, SUM(`COUNT(*)`) AS rows_counted, SUM(`SUM(n)`) AS total FROM state1");
+    let counted =
+        directory.query("SELECT COUNT(*) AS keys, SUM(`COUNT(*)`) AS rows_counted, SUM(`SUM(n)`) AS total FROM state1");
     let expected = serde_json::json!([{"keys": KEYS, "rows_counted": ROWS, "total": ROWS * (ROWS - 1) / 2}]);
     assert_eq!(counted, expected);
     let read_on = directory.query("SELECT COUNT(DISTINCT split) AS splits FROM splits");

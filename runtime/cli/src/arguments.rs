@@ -125,7 +125,7 @@ fn block_on(command: impl Future<Output = Result<u8, CommandError>>) -> Result<u
 #[cfg(test)]
 mod tests {
     use super::Arguments;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -140,7 +140,8 @@ impl Cluster {
         };
         let Some(generation) = status.generation else { return Err(not_running()) };
         let name = format!("{job}-{generation}-jm");
-        let found = self.pods().get_opt(&name).await.map_err(|error| api_error(&format!("reading pod '{name}'"), error))?;
+        let found =
+            self.pods().get_opt(&name).await.map_err(|error| api_error(&format!("reading pod '{name}'"), error))?;
         let is_running = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
         found.filter(is_running).ok_or_else(not_running)
     }
@@ -158,8 +159,11 @@ impl Cluster {
             let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
             text.ok_or_else(|| ClusterError::Secret { namespace: self.namespace.clone(), job: job.to_owned(), key })
         };
-        let credentials =
-            Credentials { authority: text(AUTHORITY_FILE)?, certificate: text(CERTIFICATE_FILE)?, key: text(KEY_FILE)? };
+        let credentials = Credentials {
+            authority: text(AUTHORITY_FILE)?,
+            certificate: text(CERTIFICATE_FILE)?,
+            key: text(KEY_FILE)?,
+        };
         let tls = Tls::from_credentials(&credentials).map_err(|source| ClusterError::Certificate {
             namespace: self.namespace.clone(),
             job: job.to_owned(),

@@ -195,7 +195,9 @@ pub(crate) struct StopArguments {
 
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  sluice cancel\n  sluice cancel -n streams pageviews\n  sluice cancel --jobmanager localhost:41233")]
+#[command(
+    after_help = "Examples:\n  sluice cancel\n  sluice cancel -n streams pageviews\n  sluice cancel --jobmanager localhost:41233"
+)]
 pub(crate) struct CancelArguments {
     #[command(flatten)]
     job: JobArguments,

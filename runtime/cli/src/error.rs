@@ -65,9 +65,12 @@ impl CommandError {
                 _ => ExitKind::UserError,
             },
             Self::Control(ControlError::Unreachable { .. } | ControlError::Certificate { .. }) => ExitKind::Failed,
-            Self::Control(_) | Self::Metadata(_) | Self::Ledger(_) | Self::Usage(_) | Self::State { .. } | Self::Query(_) => {
-                ExitKind::UserError
-            }
+            Self::Control(_)
+            | Self::Metadata(_)
+            | Self::Ledger(_)
+            | Self::Usage(_)
+            | Self::State { .. }
+            | Self::Query(_) => ExitKind::UserError,
             Self::Cluster(error) if error.is_unreachable() => ExitKind::Failed,
             Self::Cluster(_) => ExitKind::UserError,
             Self::Io { .. } => ExitKind::Internal,

@@ -6,9 +6,9 @@ mod common;
 
 use common::Directory;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const ROWS: u64 = 600_000;
@@ -104,6 +104,7 @@ fn dead_letters(directory: &Path) -> Vec<String> {
 /// some milliseconds more than the last time. Says how often it was killed.
 fn run_through(directory: &Directory, manifest: &str, out: &Path, kills: u64, look: impl Fn()) -> usize {
     let mut killed = 0;
+    let said = directory.path().join("said.log");
     for kill in 0..kills {
         // Before it has a ledger there is nothing to resume.
         let has_begun =
@@ -113,7 +114,7 @@ fn run_through(directory: &Directory, manifest: &str, out: &Path, kills: u64, lo
                 });
         let resume = if killed > 0 && has_begun { "--resume" } else { "" };
         let line = format!("run {manifest} --rest-port 0 {resume}");
-        let mut child = directory.command(&line).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = directory.command(&line).stderr(File::create(&said).unwrap()).spawn().unwrap();
         let before = files(out);
         let deadline = Instant::now() + Duration::from_secs(30);
         while files(out) == before && child.try_wait().unwrap().is_none() && Instant::now() < deadline {
@@ -121,7 +122,7 @@ fn run_through(directory: &Directory, manifest: &str, out: &Path, kills: u64, lo
         }
         std::thread::sleep(Duration::from_millis(5 * kill));
         if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "{line}");
+            assert!(status.success(), "{line}: {}", fs::read_to_string(&said).unwrap());
             return killed;
         }
         let _ = Command::new("kill").args(["-9", &child.id().to_string()]).status().unwrap();

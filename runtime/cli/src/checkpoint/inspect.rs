@@ -124,7 +124,9 @@ async fn state_rows<'a>(
 }
 
 /// The keyed state of all subtasks, each with its subtask's number.
-pub(super) fn keyed<'a>(snapshots: &[&'a OperatorSnapshot]) -> impl DoubleEndedIterator<Item = (u32, &'a KeyedStateHandle)> {
+pub(super) fn keyed<'a>(
+    snapshots: &[&'a OperatorSnapshot],
+) -> impl DoubleEndedIterator<Item = (u32, &'a KeyedStateHandle)> {
     snapshots.iter().flat_map(|snapshot| snapshot.keyed.iter().map(|handle| (snapshot.subtask.0, handle)))
 }
 

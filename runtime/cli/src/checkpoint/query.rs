@@ -91,8 +91,11 @@ async fn list(snapshot: &Snapshot, tables: &[StateTable]) -> Result<String, Comm
     for table in tables {
         let named = format!("`{}`.`{}`", table.uid, table.state);
         let batches = snapshot.read(table).await?;
-        let columns: Vec<String> =
-            schema_of(&batches).fields().iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
+        let columns: Vec<String> = schema_of(&batches)
+            .fields()
+            .iter()
+            .map(|field| format!("{} {}", field.name(), field.data_type()))
+            .collect();
         let count: usize = batches.iter().map(RecordBatch::num_rows).sum();
         rows.push(vec![table.short.clone(), named, output::thousands(count as u64), columns.join(", ")]);
     }
@@ -176,8 +179,7 @@ impl SchemaProvider for StateSchema {
 impl Snapshot {
     /// All rows of a state, over all subtasks, under one schema.
     async fn read(&self, table: &StateTable) -> Result<Vec<RecordBatch>, CommandError> {
-        let of_operator: Vec<_> =
-            self.metadata.operators.iter().filter(|snapshot| snapshot.uid == table.uid).collect();
+        let of_operator: Vec<_> = self.metadata.operators.iter().filter(|snapshot| snapshot.uid == table.uid).collect();
         let handles = keyed(&of_operator).map(|(_, handle)| handle).filter(|handle| handle.name == table.state);
         let batches = read_batches(&self.place, &self.directory, handles).await?;
         let schema = schema_of(&batches);
@@ -247,7 +249,8 @@ fn explain(sql: &str, error: DataFusionError, tables: &[StateTable]) -> CommandE
         },
         other => other,
     };
-    let diagnosed = error.diagnostic().and_then(|diagnostic| Some((diagnostic.message.clone(), diagnostic.span?.start)));
+    let diagnosed =
+        error.diagnostic().and_then(|diagnostic| Some((diagnostic.message.clone(), diagnostic.span?.start)));
     let said = error.strip_backtrace();
     let (message, line, column) = match diagnosed {
         Some((message, at)) => (message, at.line, at.column),

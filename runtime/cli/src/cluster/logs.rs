@@ -91,7 +91,8 @@ async fn show(cluster: &Cluster, arguments: &LogsArguments, pod: &str, prefix: S
     let stream = cluster.pods().log_stream(pod, &parameters).await;
     let mut lines = stream.map_err(|error| api_error(&format!("reading the log of pod '{pod}'"), error))?.lines();
     while let Some(line) = lines.next().await {
-        let line = line.map_err(|source| CommandError::Io { what: format!("reading the log of pod '{pod}'"), source })?;
+        let line =
+            line.map_err(|source| CommandError::Io { what: format!("reading the log of pod '{pod}'"), source })?;
         output::print(&format!("{prefix}{line}\n"));
     }
     Ok(())

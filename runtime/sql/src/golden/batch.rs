@@ -22,6 +22,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_expr::LogicalPlan;
 use datafusion_expr::logical_plan::TableScan;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The rows that the sinks must hold; none where DataFusion cannot execute the statement.
@@ -36,8 +37,9 @@ pub(crate) fn content(sql: &str, connectors: &Connectors) -> Option<SinkContent>
     inserts.iter_mut().for_each(|insert| expander.query(&mut insert.query).unwrap());
     let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
     let mut all = SinkContent::new();
+    let times = BTreeMap::new();
     for insert in &inserts {
-        let statement = Statement { text, tables: &tables, connectors, options: &options, insert };
+        let statement = Statement { text, tables: &tables, times: &times, connectors, options: &options, insert };
         let plan = relational.plan(&insert.query).unwrap();
         let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
         let shaped = statement.shaped(plan, &target).unwrap();
