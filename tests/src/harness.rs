@@ -3,6 +3,7 @@
 //! `cargo verify` starts the services and names them in `SLUICE_TEST_*`; without them these tests skip and say so,
 //! with `CI=true` they fail instead. Everything listens on loopback; only processes that were started here are ended.
 
+pub mod classic;
 pub mod http;
 pub mod job;
 pub mod kafka;

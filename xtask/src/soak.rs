@@ -1,4 +1,5 @@
-//! `cargo soak`: the simulations with many more seeds than CI runs, or the tests on a cluster in their long form.
+//! `cargo soak`: the simulations with many more seeds than CI runs, or the tests on a cluster or those that kill processes in
+//! their long form.
 //!
 //! A seed that fails prints itself and how to replay it.
 
@@ -15,11 +16,17 @@ pub(crate) struct Arguments {
     /// Instead of simulations, all tests on a cluster, those that CI runs a part of in whole
     #[arg(long, conflicts_with = "seeds")]
     cluster: bool,
+    /// Instead of simulations, the tests with a real broker whose processes are killed, with many more kills
+    #[arg(long, conflicts_with_all = ["seeds", "cluster"])]
+    kills: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.cluster {
         return suites::soak_on_cluster();
+    }
+    if arguments.kills {
+        return suites::soak_kills();
     }
     let mut command = workspace::cargo("test");
     command.args(["--workspace", "--profile", workspace::PROFILE]);

@@ -90,6 +90,14 @@ impl Job {
         self.directive = directive;
     }
 
+    /// What the next processes run.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn set_manifest(&mut self, manifest: &str) {
+        std::fs::write(&self.manifest, manifest).expect("the manifest");
+    }
+
     fn command(&self, role: &str) -> Command {
         let mut command = Command::new(sluice_binary());
         command.arg(role).arg("--manifest").arg(&self.manifest);

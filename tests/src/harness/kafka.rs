@@ -3,6 +3,8 @@
 use super::process::free_port;
 use super::unique;
 use anyhow::{Context as _, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
@@ -50,6 +52,15 @@ impl OwnKafka {
     /// When the script fails.
     pub fn kill(&self) {
         self.script("kill9");
+    }
+
+    /// Sends a signal: while SIGSTOP holds its connections stay, and nothing is answered.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) {
+        let pid = std::fs::read_to_string(self.directory.join("pid")).expect("its id");
+        kill(Pid::from_raw(pid.trim().parse().expect("a number")), signal).expect("it runs");
     }
 
     /// Its bootstrap address.
@@ -232,6 +243,31 @@ pub fn end_offsets(bootstrap: &str, topic: &str) -> anyhow::Result<i64> {
         sum += consumer.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1;
     }
     Ok(sum)
+}
+
+/// Where each partition of a topic ends now.
+#[derive(Debug, Clone, Default)]
+pub struct Ends {
+    /// For a reader of all records.
+    pub all: Vec<i64>,
+    /// For a reader with read_committed, which stops before the first open transaction.
+    pub committed: Vec<i64>,
+}
+
+/// Asks for the ends.
+///
+/// # Errors
+/// When the broker does not answer.
+pub fn ends(bootstrap: &str, topic: &str) -> anyhow::Result<Ends> {
+    let committed: BaseConsumer = config(bootstrap).set("isolation.level", "read_committed").create()?;
+    let plain: BaseConsumer = config(bootstrap).set("isolation.level", "read_uncommitted").create()?;
+    let metadata = plain.fetch_metadata(Some(topic), TIMEOUT)?;
+    let mut ends = Ends::default();
+    for partition in metadata.topics().first().into_iter().flat_map(|topic| topic.partitions()) {
+        ends.all.push(plain.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1);
+        ends.committed.push(committed.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1);
+    }
+    Ok(ends)
 }
 
 /// What a reader with read_committed sees of a topic now.

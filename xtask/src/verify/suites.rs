@@ -13,7 +13,7 @@ use super::{Run, charts, targets, workflows};
 use crate::services::{self, Environment, Kafka, S3, Testbed};
 use crate::{generate, process, workspace};
 
-/// What all tests on a cluster may take in their long form.
+/// What tests may take in their long form.
 const SOAK_DEADLINE: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// One step of `cargo verify`.
@@ -138,14 +138,24 @@ fn simulation(run: Run) -> Result<()> {
 }
 
 fn with_services(run: Run) -> Result<()> {
+    on_services(run.deadline, &targets::find()?.services, Vec::new())
+}
+
+/// The tests that kill processes between Kafka and Kafka, in their long form.
+pub(crate) fn soak_kills() -> Result<()> {
+    let targets = ["process_exactly_once".to_owned(), "process_classic".to_owned()];
+    on_services(SOAK_DEADLINE, &targets, vec![("SLUICE_SOAK", "1".to_owned())])
+}
+
+fn on_services(deadline: Duration, targets: &[String], mut environment: Environment) -> Result<()> {
     workspace::build_programs()?;
     let _lock = services::lock()?;
     let (kafka, s3) = (Kafka::start(false)?, S3::start(false)?);
-    let mut environment = services::programs()?;
+    environment.extend(services::programs()?);
     environment.extend(kafka.environment());
     environment.extend(s3.environment());
     environment.push(("SLUICE_TEST_DUCKDB", requirements::python_with_duckdb().display().to_string()));
-    process::run_within(run.deadline, one_at_a_time(&targets::find()?.services, environment)?)
+    process::run_within(deadline, one_at_a_time(targets, environment)?)
 }
 
 fn image() -> Result<()> {
