@@ -2,12 +2,13 @@
 //! an object that has too much to tell is cut short by [`Budget`]. An event that cannot be written is logged and fails
 //! nothing.
 
-use crate::build::names;
+mod recorder;
+
 use crate::metrics::Metrics;
 use crate::plan::Occurrence;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use recorder::Recorder;
 use sluice_protocol::{TimeSpan, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,8 +34,7 @@ impl Events {
     /// In the name of the controller's pod.
     #[must_use]
     pub fn new(client: Client, pod: Option<String>, metrics: Arc<Metrics>) -> Self {
-        let reporter = Reporter { controller: names::MANAGER.to_owned(), instance: pod };
-        Self { recorder: Recorder::new(client, reporter), budget: Mutex::default(), metrics }
+        Self { recorder: Recorder::new(client, pod), budget: Mutex::default(), metrics }
     }
 
     /// Tells what happened to an object, beside what its passes do: none of them waits for it.
@@ -56,7 +56,7 @@ impl Events {
                 self.metrics.count_event("limited");
                 continue;
             }
-            let published = self.recorder.publish(&build_event(occurrence), object).await;
+            let published = self.recorder.publish(object, occurrence).await;
             self.metrics.count_event(if published.is_ok() { "written" } else { "failed" });
             if let Err(error) = published {
                 tracing::warn!(object = object.name, reason, "event could not be written: {error}");
@@ -68,16 +68,6 @@ impl Events {
         let key = object.uid.clone().unwrap_or_default();
         // A panic elsewhere must not stop the controller: the map is whole at every step.
         self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(&key, crate::time::now())
-    }
-}
-
-fn build_event(Occurrence { warning, reason, action, message }: &Occurrence) -> Event {
-    Event {
-        type_: if *warning { EventType::Warning } else { EventType::Normal },
-        reason: reason.chars().take(128).collect(),
-        note: Some(message.chars().take(NOTE).collect()),
-        action: action.clone(),
-        secondary: None,
     }
 }
 
@@ -125,7 +115,7 @@ mod tests {
     use crate::plan::plan;
     use crate::plan::tests::{facts, job};
     use crate::validate::validate_program;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -167,11 +157,16 @@ mod tests {
     }
 
     /// One that takes all.
-    fn accepting(calls: &Arc<Mutex<Vec<http::Method>>>) -> Client {
+    fn accepting(calls: &Arc<Mutex<Vec<(http::Method, Value)>>>) -> Client {
         let calls = Arc::clone(calls);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            calls.lock().expect("no panic").push(request.method().clone());
-            async move { Ok::<_, kube::Error>(http::Response::new(request.into_body())) }
+            let calls = Arc::clone(&calls);
+            async move {
+                let (head, body) = request.into_parts();
+                let bytes = body.collect_bytes().await?;
+                calls.lock().expect("no panic").push((head.method, serde_json::from_slice(&bytes).expect("JSON")));
+                Ok::<_, kube::Error>(http::Response::new(kube::client::Body::from(bytes.to_vec())))
+            }
         });
         Client::new(service, "default")
     }
@@ -188,8 +183,33 @@ mod tests {
             events.tell_of(&object, &[Occurrence::new(true, "Why", "because".to_owned())]).await;
         }
         let calls = calls.lock().expect("no panic");
-        let created = calls.iter().filter(|method| **method == http::Method::POST).count();
-        assert_eq!((created, calls.len()), (1, 5), "{calls:?}");
+        let [(created, event), rest @ ..] = calls.as_slice() else { panic!("no call") };
+        assert_eq!(
+            (created, &event["reason"], &event["type"]),
+            (&http::Method::POST, &json!("Why"), &json!("Warning"))
+        );
+        assert_eq!((&event["note"], &event["regarding"]["uid"]), (&json!("because"), &json!("u")));
+        let counted: Vec<_> = rest.iter().map(|(method, patch)| (method, &patch["series"]["count"])).collect();
+        let patch = &http::Method::PATCH;
+        assert_eq!(counted, [(patch, &json!(2)), (patch, &json!(3)), (patch, &json!(4)), (patch, &json!(5))]);
+        assert!(rest.iter().all(|(_, patch)| patch.as_object().is_some_and(|fields| fields.len() == 1)), "{rest:?}");
+        assert_eq!(events.recorder.remembers(), 1);
+    }
+
+    #[tokio::test]
+    async fn other_reasons_actions_and_objects_are_other_events() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let events = Events::new(accepting(&calls), None, Arc::default());
+        let object = |uid: &str| ObjectReference { uid: Some(uid.to_owned()), ..ObjectReference::default() };
+        let why = Occurrence::new(false, "Why", "because".to_owned());
+        let other = Occurrence { action: "Generation2".to_owned(), ..why.clone() };
+        events.tell_of(&object("u"), &[why.clone(), other, Occurrence::new(true, "Why", String::new())]).await;
+        events.tell_of(&object("v"), &[why]).await;
+        let calls = calls.lock().expect("no panic");
+        assert!(calls.len() == 4 && calls.iter().all(|(method, _)| method == http::Method::POST), "{calls:?}");
+        let names: std::collections::HashSet<_> =
+            calls.iter().map(|(_, event)| event["metadata"]["name"].to_string()).collect();
+        assert_eq!(names.len(), 4);
     }
 
     #[tokio::test]
@@ -208,22 +228,22 @@ mod tests {
         assert!(calls >= 1 && calls <= BURST as usize, "{calls} calls");
     }
 
-    /// From the manifest to the event, as the controller writes it when the revision begins.
+    /// From the manifest to the warning, as the controller tells it when the revision begins.
     #[test]
     fn a_pause_that_overrules_max_concurrent_becomes_a_warning_event() {
         let events_of = |checkpointing: serde_json::Value| {
             let mut job = job();
             job.spec.checkpointing = Some(serde_json::from_value(checkpointing).expect("is a checkpointing block"));
             let facts = crate::facts::Facts { program: validate_program(&job, None), ..facts() };
-            plan(&facts).events.iter().map(build_event).collect::<Vec<_>>()
+            plan(&facts).events
         };
         let events = events_of(json!({"interval": "2s", "minPause": "1s", "maxConcurrent": 3}));
-        let warnings: Vec<_> = events.iter().filter(|event| matches!(event.type_, EventType::Warning)).collect();
+        let warnings: Vec<_> = events.iter().filter(|event| event.warning).collect();
         let [warning] = warnings.as_slice() else { panic!("{} warnings", warnings.len()) };
         assert_eq!(warning.reason, "MaxConcurrentOverruled");
-        let note = warning.note.as_deref().expect("a note");
+        let note = &warning.message;
         assert!(note.contains("maxConcurrent is 3, but minPause 1s makes it 1"), "{note}");
         let obeyed = events_of(json!({"interval": "2s", "minPause": "1s"}));
-        assert!(obeyed.iter().all(|event| matches!(event.type_, EventType::Normal)));
+        assert!(obeyed.iter().all(|event| !event.warning));
     }
 }

@@ -6,13 +6,13 @@ use crate::context::Context;
 use crate::facts::{Facts, Rejection, Role};
 use crate::metrics::STREAM_JOB;
 use crate::observe::{confirm, job_manager_target, observe};
+use crate::passes::Action;
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
 use crate::unreadable;
 use crate::watches::WatchedJob;
 use kube::Resource;
-use kube::runtime::controller::Action;
 use sluice_crds::{StreamJob, StreamJobState};
 use sluice_protocol::Timestamp;
 use std::borrow::Cow;
@@ -51,6 +51,12 @@ impl ReconcileError {
     }
 }
 
+/// One pass, and what follows when it fails.
+pub(crate) async fn make_pass(job: Arc<WatchedJob>, context: Arc<Context>) -> Action {
+    let ended = reconcile(Arc::clone(&job), Arc::clone(&context)).await;
+    ended.unwrap_or_else(|error| retry(job, &error, context))
+}
+
 /// One pass, timed.
 pub(crate) async fn reconcile(job: Arc<WatchedJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
@@ -84,7 +90,7 @@ async fn reconcile_watched(job: &WatchedJob, context: &Context) -> Result<Action
 }
 
 /// When a failed pass is tried again.
-pub(crate) fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
+fn retry(job: Arc<WatchedJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     let ReconcileError::Apply(error) = error else {
         context.metrics.count_pass(STREAM_JOB, error.name());
         tracing::warn!(name = job.meta().name, "{error}");

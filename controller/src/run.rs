@@ -13,23 +13,22 @@ use crate::http::{self, Served};
 use crate::leader::{Candidate, Leadership};
 use crate::metrics::{Metrics, STREAM_JOB};
 use crate::outdated::Outdated;
+use crate::passes::{by_itself, make_passes};
 use crate::planted::Planted;
 use crate::pulse::Pulse;
 use crate::queue::Queue;
-use crate::reconcile::{reconcile, retry};
+use crate::reconcile::make_pass;
 use crate::streams::Streams;
 use crate::watches::{self, Jobs, Request, Source, WatchedPod, trim_config_map, trim_pod, trim_service};
 use crate::{client, savepoint};
 use ::http::{Request as HttpRequest, Response};
 use anyhow::Context as _;
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Client;
 use kube::client::Body;
 use kube::config::Config;
-use kube::runtime::{applier, controller};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -40,7 +39,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::{BoxError, Service as TowerService};
 
 /// Passes at once, over different StreamJobs.
-const CONCURRENCY: u16 = 16;
+const CONCURRENCY: usize = 16;
 
 /// StreamJobs with news that passes over other kinds may lag behind; past that they look at all.
 const TOUCHED: usize = 1024;
@@ -103,7 +102,8 @@ pub async fn run_over<S>(
 {
     let metrics = Arc::new(Metrics::default());
     let mut candidate = candidate(arguments, client::over(service.clone(), &metrics, None));
-    let leadership = leadership(candidate.as_ref());
+    let leadership =
+        if planted.no_leader_gate { Arc::new(Leadership::alone()) } else { leadership(candidate.as_ref()) };
     let outside = Outside { client: client::over(service, &metrics, Some(&leadership)), connector, planted };
     let replica = Replica::start(arguments, outside, metrics, leadership);
     {
@@ -234,14 +234,11 @@ impl Replica {
         self.context.wait_for_caches().await;
         // An error means that the watch has ended, with the controller.
         let _ = self.jobs.wait_until_ready().await;
-        let queued = self.queue.open().map(Ok::<_, Infallible>);
+        let queued = self.queue.open();
         // Whatever happened before, all is looked at.
         watches::all(&self.jobs).into_iter().for_each(|request| self.queue.push(request));
-        let config = controller::Config::default().concurrency(CONCURRENCY);
-        let pass = |job, context| AbortOnDropHandle::new(tokio::spawn(reconcile(job, context))).map(flatten).boxed();
-        applier(pass, retry, Arc::clone(&self.context), self.jobs.clone(), queued, config)
-            .for_each(|_| futures::future::ready(()))
-            .await;
+        let pass = |job| by_itself(make_pass(job, Arc::clone(&self.context)));
+        make_passes(queued, &self.jobs, CONCURRENCY, pass).await;
     }
 
     /// Begins no more passes.
@@ -249,11 +246,6 @@ impl Replica {
         self.queue.close();
         self.savepoints.close();
     }
-}
-
-/// A pass that panics takes the process with it: Kubernetes starts it again, and everything is derived anew.
-pub(crate) fn flatten<T>(ended: Result<T, tokio::task::JoinError>) -> T {
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Heard from the first moment on.

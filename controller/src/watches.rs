@@ -16,7 +16,6 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
-use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Resource, ResourceExt};
@@ -31,7 +30,7 @@ pub(crate) type WatchedJob = DeserializeGuard<StreamJob>;
 /// The cache of all StreamJobs.
 pub(crate) type Jobs = Store<WatchedJob>;
 /// What starts a pass.
-pub(crate) type Request = ReconcileRequest<WatchedJob>;
+pub(crate) type Request = ObjectRef<WatchedJob>;
 
 /// Watches StreamJobs; one that is gone is forgotten by the streams.
 pub(crate) fn watch_jobs(
@@ -43,7 +42,7 @@ pub(crate) fn watch_jobs(
         if let Event::Delete(job) = &event {
             streams(&job_id(job));
         }
-        let request = event_object(event).map(|job| ReconcileRequest::from(ObjectRef::from_obj(&job)));
+        let request = event_object(event).map(|job| reference(&job));
         futures::future::ready(request)
     });
     (store, requests)
@@ -71,7 +70,7 @@ pub(crate) fn watch_programs(source: &Source, jobs: Jobs) -> impl Stream<Item = 
         let users: Vec<_> = touched(event)
             .map(|changed| jobs.state_filter(|job| is_program_of(job, changed.namespace(), &changed.name_any())))
             .unwrap_or_default();
-        futures::stream::iter(users.into_iter().map(|job| ReconcileRequest::from(ObjectRef::from_obj(&*job))))
+        futures::stream::iter(users.into_iter().map(|job| reference(&*job)))
     })
 }
 
@@ -79,7 +78,7 @@ pub(crate) fn watch_programs(source: &Source, jobs: Jobs) -> impl Stream<Item = 
 pub(crate) fn all(jobs: &Jobs) -> Vec<Request> {
     let mut jobs = jobs.state();
     jobs.sort_by_key(|job| (job.namespace(), job.name_any()));
-    jobs.iter().map(|job| ReconcileRequest::from(ObjectRef::from_obj(&**job))).collect()
+    jobs.iter().map(|job| reference(&**job)).collect()
 }
 
 fn is_program_of(job: &WatchedJob, namespace: Option<String>, name: &str) -> bool {
@@ -127,7 +126,14 @@ pub(crate) fn state_name(job: &WatchedJob) -> String {
 pub(crate) fn request(job: ObjectRef<StreamJob>) -> Request {
     let mut object = ObjectRef::new(&job.name);
     object.namespace = job.namespace;
-    ReconcileRequest::from(object)
+    object
+}
+
+/// A request for a pass over an object, by its name alone: as many are kept as there are objects.
+pub(crate) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectRef<K> {
+    let mut reference = ObjectRef::new(&object.name_any());
+    reference.namespace = object.namespace();
+    reference
 }
 
 /// Forgets the stream of a job that is gone, and says that it is.
@@ -144,7 +150,7 @@ pub(crate) fn forget(streams: &Arc<Streams>, touched: Touched) -> impl Fn(&JobId
 pub(crate) fn touch(touched: Touched) -> impl FnMut(&Request) + Send + 'static {
     move |request| {
         // Nobody listens where no Savepoints are watched.
-        let _ = touched.send(request.obj_ref.clone());
+        let _ = touched.send(request.clone());
     }
 }
 

@@ -6,11 +6,11 @@ use crate::apply::{ApplyError, create_owned, delete_exactly};
 use crate::build::metadata;
 use crate::context::Context;
 use crate::metrics::SCHEDULE;
+use crate::passes::Action;
 use crate::plan::Occurrence;
 use crate::reconcile::{RETRY, next_pass};
 use crate::time;
 use crate::watches::WatchedJob;
-use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use sluice_crds::{PeriodicSavepointsSpec, Savepoint, SavepointSpec, SnapshotKind, StreamJob, StreamJobState};
 use sluice_protocol::Timestamp;
@@ -27,8 +27,14 @@ pub(super) struct Shared {
     pub(super) savepoints: Savepoints,
 }
 
+/// One pass, and what follows when it fails.
+pub(super) async fn make_pass(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Action {
+    let ended = reconcile(Arc::clone(&job), Arc::clone(&shared)).await;
+    ended.unwrap_or_else(|error| retry(job, &error, shared))
+}
+
 /// One pass.
-pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
+async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
     let Ok(job) = &job.0 else { return Ok(Action::await_change()) };
     let Some(spec) = job.spec.savepoints.as_ref().filter(|_| job.metadata.deletion_timestamp.is_none()) else {
         return Ok(Action::await_change());
@@ -54,7 +60,7 @@ pub(super) async fn reconcile(job: Arc<WatchedJob>, shared: Arc<Shared>) -> Resu
 }
 
 /// When a failed pass is tried again.
-pub(super) fn retry(job: Arc<WatchedJob>, error: &ApplyError, shared: Arc<Shared>) -> Action {
+fn retry(job: Arc<WatchedJob>, error: &ApplyError, shared: Arc<Shared>) -> Action {
     shared.context.metrics.count_pass(SCHEDULE, error.name());
     tracing::warn!(job = job.meta().name, "{error}");
     Action::requeue(RETRY)

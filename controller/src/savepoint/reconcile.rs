@@ -9,12 +9,12 @@ use crate::apply::{ApplyError, write_finalizer, write_status};
 use crate::build::names;
 use crate::context::Context;
 use crate::metrics::SAVEPOINT;
+use crate::passes::Action;
 use crate::plan::Occurrence;
 use crate::reconcile::{RETRY, after_conflict, next_pass, uid};
 use crate::time;
 use crate::unreadable;
 use crate::watches::Jobs;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use sluice_crds::{Savepoint, SavepointStatus};
@@ -33,8 +33,14 @@ pub(super) struct Shared {
     pub(super) jobs: Jobs,
 }
 
+/// One pass, and what follows when it fails.
+pub(super) async fn make_pass(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shared>) -> Action {
+    let ended = reconcile(Arc::clone(&savepoint), Arc::clone(&shared)).await;
+    ended.unwrap_or_else(|error| retry(savepoint, &error, shared))
+}
+
 /// One pass, timed.
-pub(super) async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
+async fn reconcile(savepoint: Arc<WatchedSavepoint>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
     let began = Instant::now();
     let ended = reconcile_watched(&savepoint, &shared).await;
     shared.context.metrics.observe_pass(SAVEPOINT, began.elapsed());
@@ -73,7 +79,7 @@ async fn release_unreadable(savepoint: &WatchedSavepoint, context: &Context) -> 
 }
 
 /// When a failed pass is tried again.
-pub(super) fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared: Arc<Shared>) -> Action {
+fn retry(savepoint: Arc<WatchedSavepoint>, error: &ApplyError, shared: Arc<Shared>) -> Action {
     if error.is_conflict() {
         shared.context.metrics.count_pass(SAVEPOINT, "Conflict");
         return after_conflict(&shared.context, &*savepoint);

@@ -2,25 +2,22 @@
 //! this loop waiting, and no other.
 
 use super::jobs;
-use super::reconcile::{Shared, reconcile, retry};
+use super::reconcile::{Shared, make_pass};
 use super::watches::{JobRequest, Request, Savepoints, of_touched_jobs, touched_requests, watch_savepoints};
 use crate::context::Context;
 use crate::metrics::{Metrics, SAVEPOINT, SCHEDULE};
+use crate::passes::{by_itself, make_passes};
 use crate::queue::Queue;
-use crate::run::flatten;
 use crate::watches::{self, Jobs, Source, WatchedJob};
-use futures::{FutureExt, StreamExt};
-use kube::runtime::controller::ReconcileRequest;
+use futures::StreamExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{applier, controller};
-use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Passes at once, over different Savepoints.
-const CONCURRENCY: u16 = 4;
+const CONCURRENCY: usize = 4;
 
 /// Tells to which StreamJob something has happened.
 pub(crate) type Touched = broadcast::Sender<ObjectRef<WatchedJob>>;
@@ -69,22 +66,18 @@ impl Watched {
         let Self { jobs, savepoints, queue, job_queue, .. } = self;
         // An error means that the watch has ended, with the controller.
         let _ = tokio::join!(jobs.wait_until_ready(), savepoints.wait_until_ready());
-        let queued = queue.open().map(Ok::<_, Infallible>);
-        let queued_jobs = job_queue.open().map(Ok::<_, Infallible>);
+        let (queued, queued_jobs) = (queue.open(), job_queue.open());
         let all = savepoints.state();
-        all.iter().for_each(|savepoint| queue.push(ReconcileRequest::from(ObjectRef::from_obj(&**savepoint))));
+        all.iter().for_each(|savepoint| queue.push(watches::reference(&**savepoint)));
         watches::all(jobs).into_iter().for_each(|request| job_queue.push(request));
-        let periodic = jobs::Shared { context: Arc::clone(&context), savepoints: savepoints.clone() };
-        let shared = Shared { context, jobs: jobs.clone() };
-        let config = || controller::Config::default().concurrency(CONCURRENCY);
-        let pass =
-            |object, shared| AbortOnDropHandle::new(tokio::spawn(reconcile(object, shared))).map(flatten).boxed();
-        let passes = applier(pass, retry, Arc::new(shared), savepoints.clone(), queued, config());
-        let job_pass =
-            |object, shared| AbortOnDropHandle::new(tokio::spawn(jobs::reconcile(object, shared))).map(flatten).boxed();
-        let job_passes = applier(job_pass, jobs::retry, Arc::new(periodic), jobs.clone(), queued_jobs, config());
-        let ended = futures::future::ready;
-        tokio::join!(passes.for_each(|_| ended(())), job_passes.for_each(|_| ended(())));
+        let periodic = Arc::new(jobs::Shared { context: Arc::clone(&context), savepoints: savepoints.clone() });
+        let shared = Arc::new(Shared { context, jobs: jobs.clone() });
+        let pass = |savepoint| by_itself(make_pass(savepoint, Arc::clone(&shared)));
+        let job_pass = |job| by_itself(jobs::make_pass(job, Arc::clone(&periodic)));
+        tokio::join!(
+            make_passes(queued, savepoints, CONCURRENCY, pass),
+            make_passes(queued_jobs, jobs, CONCURRENCY, job_pass)
+        );
     }
 
     /// Begins no more passes.

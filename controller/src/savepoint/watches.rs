@@ -1,10 +1,9 @@
 //! What starts a pass over a Savepoint: a change of it, and whatever happens to the StreamJob it names.
 
-use crate::watches::{Jobs, Source, WatchedJob, all, event_object, owner};
+use crate::watches::{Jobs, Source, WatchedJob, all, event_object, owner, reference};
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
-use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use sluice_crds::Savepoint;
@@ -16,7 +15,7 @@ pub(crate) type WatchedSavepoint = DeserializeGuard<Savepoint>;
 /// The cache of all Savepoints.
 pub(crate) type Savepoints = Store<WatchedSavepoint>;
 /// What starts a pass.
-pub(super) type Request = ReconcileRequest<WatchedSavepoint>;
+pub(super) type Request = ObjectRef<WatchedSavepoint>;
 
 /// What starts a pass over the periodic savepoints of a StreamJob.
 pub(super) type JobRequest = crate::watches::Request;
@@ -36,7 +35,7 @@ pub(super) fn watch_savepoints(
             deleted_from(savepoint).map(|job| disposals.send(job));
         }
         let changed = event_object(event);
-        futures::future::ready(changed.map(|savepoint| ReconcileRequest::from(ObjectRef::from_obj(&savepoint))))
+        futures::future::ready(changed.map(|savepoint| reference(&savepoint)))
     });
     (store, requests)
 }
@@ -44,7 +43,7 @@ pub(super) fn watch_savepoints(
 /// The StreamJob of a Savepoint that is being deleted.
 fn deleted_from(savepoint: &WatchedSavepoint) -> Option<JobRequest> {
     let named = savepoint.0.as_ref().ok().filter(|savepoint| savepoint.metadata.deletion_timestamp.is_some())?;
-    Some(ReconcileRequest::from(ObjectRef::new(&named.spec.job).within(&named.namespace()?)))
+    Some(ObjectRef::new(&named.spec.job).within(&named.namespace()?))
 }
 
 /// StreamJobs to which something has happened; `None` where some were missed.
@@ -63,9 +62,7 @@ pub(super) fn touched_requests(
     touched: broadcast::Receiver<ObjectRef<WatchedJob>>,
     jobs: Jobs,
 ) -> impl Stream<Item = JobRequest> + Send + 'static {
-    touched_jobs(touched).flat_map(move |job| {
-        futures::stream::iter(job.map_or_else(|| all(&jobs), |job| vec![ReconcileRequest::from(job)]))
-    })
+    touched_jobs(touched).flat_map(move |job| futures::stream::iter(job.map_or_else(|| all(&jobs), |job| vec![job])))
 }
 
 /// The Savepoints of StreamJobs to which something has happened.
@@ -77,7 +74,7 @@ pub(super) fn of_touched_jobs(
         // Where some were missed, all are looked at.
         let is_concerned = |savepoint: &WatchedSavepoint| job.as_ref().is_none_or(|job| is_of(savepoint, job));
         let concerned = savepoints.state_filter(is_concerned);
-        let requests = concerned.into_iter().map(|one| ReconcileRequest::from(ObjectRef::from_obj(&*one)));
+        let requests = concerned.into_iter().map(|one| reference(&*one));
         futures::stream::iter(requests.collect::<Vec<_>>())
     })
 }
