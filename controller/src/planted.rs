@@ -12,4 +12,6 @@ pub struct Planted {
     pub deletes_by_name: bool,
     /// Nothing holds a StreamJob until its job has ended.
     pub no_finalizer: bool,
+    /// A replica that does not lead any more sends what changes something all the same.
+    pub no_leader_gate: bool,
 }

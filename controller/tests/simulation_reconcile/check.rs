@@ -25,7 +25,7 @@ pub(crate) struct Check {
     /// The generation that each StreamJob's status has named.
     intended: BTreeMap<String, u64>,
     /// The process that holds the Lease.
-    holder: Option<u32>,
+    pub(crate) holder: Option<u32>,
     pub(crate) coverage: Coverage,
 }
 
@@ -39,6 +39,7 @@ pub(crate) struct Coverage {
     pub(crate) restores: u64,
     pub(crate) deletions: u64,
     pub(crate) replicas_killed: u64,
+    pub(crate) leaders_frozen: u64,
     pub(crate) rolled_back: u64,
     pub(crate) periodic_savepoints: u64,
     /// Starts from what people said.
@@ -57,6 +58,7 @@ impl Coverage {
         self.restores += other.restores;
         self.deletions += other.deletions;
         self.replicas_killed += other.replicas_killed;
+        self.leaders_frozen += other.leaders_frozen;
         self.rolled_back += other.rolled_back;
         self.periodic_savepoints += other.periodic_savepoints;
         self.asked_restores += other.asked_restores;

@@ -196,3 +196,9 @@ fn a_job_that_nothing_holds_is_found() {
 fn a_delete_by_name_alone_is_found() {
     is_found("a_delete_by_name_alone_is_found", Planted { deletes_by_name: true, ..Planted::default() });
 }
+
+#[test]
+fn a_replica_that_goes_on_after_it_led_is_found() {
+    let planted = Planted { no_leader_gate: true, ..Planted::default() };
+    is_found("a_replica_that_goes_on_after_it_led_is_found", planted);
+}

@@ -88,6 +88,7 @@ async fn carry_out(world: &World, replicas: &Replicas, job: &str, act: &Act) {
         Act::KillReplica(index, millis) => replicas.kill(*index, *millis),
         Act::StopReplica(index) => replicas.stop(*index),
         Act::TangleReplica(index, millis) => replicas.tangle(*index, *millis),
+        Act::FreezeLeader(millis) => replicas.freeze_leader(*millis),
         Act::BreakWatches => world.breaks.send_modify(|breaks| *breaks += 1),
         Act::Compact => {
             world.lock().api.compact();

@@ -4,10 +4,11 @@ use crate::job_manager::Wires;
 use crate::network::Network;
 use crate::world::World;
 use sluice_controller::{Arguments, Planted, run_over};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// All replicas.
@@ -26,8 +27,10 @@ struct Running {
 }
 
 struct Replica {
+    process: u32,
     alive: Arc<AtomicBool>,
     tangled: Arc<AtomicBool>,
+    frozen_until: Arc<AtomicU64>,
     stop: Option<oneshot::Sender<()>>,
     _work: AbortOnDropHandle<()>,
 }
@@ -73,17 +76,18 @@ impl Replicas {
         let network =
             Network { world: self.world.clone(), process, alive: Arc::clone(&alive), tangled: Arc::clone(&tangled) };
         let wires = Arc::new(Wires { world: self.world.clone(), alive: Arc::clone(&alive) });
-        let planted = self.planted;
+        let (planted, frozen_until) = (self.planted, Arc::new(AtomicU64::new(0)));
+        let (world, frozen) = (self.world.clone(), Arc::clone(&frozen_until));
         let work = tokio::spawn(async move {
             let stopped = async {
                 if stopped.await.is_err() {
                     std::future::pending().await
                 }
             };
-            run_over(&arguments, network, wires, planted, stopped).await;
+            unless_frozen(&world, &frozen, run_over(&arguments, network, wires, planted, stopped)).await;
         });
         let work = AbortOnDropHandle::new(work);
-        running.slots[index] = Some(Replica { alive, tangled, stop: Some(stop), _work: work });
+        running.slots[index] = Some(Replica { process, alive, tangled, frozen_until, stop: Some(stop), _work: work });
     }
 
     fn restart(&self, index: usize, millis: u64) {
@@ -135,7 +139,36 @@ impl Replicas {
         });
     }
 
+    /// The one that leads neither renews its lease nor notices that it has not, while its passes go on slowly: of tasks that
+    /// all are due nobody says which is run first.
+    pub(crate) fn freeze_leader(&self, millis: u64) {
+        let holder = self.world.lock().check.holder;
+        let running = self.lock();
+        let leader = running.slots.iter().position(|slot| slot.as_ref().map(|replica| replica.process) == holder);
+        let Some((index, replica)) = leader.and_then(|index| Some((index, running.slots[index].as_ref()?))) else {
+            return;
+        };
+        replica.frozen_until.store(self.world.now() + millis, Ordering::Relaxed);
+        drop(running);
+        self.world.lock().check.coverage.leaders_frozen += 1;
+        self.tangle(index, millis / 2);
+    }
+
     pub(crate) fn tangled(&self) -> Vec<Arc<AtomicBool>> {
         self.lock().slots.iter().flatten().map(|replica| Arc::clone(&replica.tangled)).collect()
     }
+}
+
+/// `work`, which is not run while it is frozen.
+async fn unless_frozen(world: &World, frozen_until: &AtomicU64, work: impl Future<Output = ()>) {
+    let (mut work, mut thaw) = (std::pin::pin!(work), std::pin::pin!(tokio::time::sleep(Duration::ZERO)));
+    std::future::poll_fn(|context| {
+        let left = frozen_until.load(Ordering::Relaxed).saturating_sub(world.now());
+        thaw.as_mut().reset(Instant::now() + Duration::from_millis(left));
+        if left > 0 && thaw.as_mut().poll(context).is_pending() {
+            return std::task::Poll::Pending;
+        }
+        work.as_mut().poll(context)
+    })
+    .await;
 }

@@ -49,6 +49,9 @@ pub(crate) enum Act {
     StopReplica(usize),
     /// What a replica sends and hears takes very long.
     TangleReplica(usize, u64),
+    /// The task of the replica that leads that would renew its lease is not run for so long, and what its passes send is
+    /// slow: a process that was stopped and goes on.
+    FreezeLeader(u64),
     /// All watches break.
     BreakWatches,
     /// The API server forgets what changed.
@@ -105,9 +108,18 @@ impl Scenario {
             let act = fault(&mut rng, replicas);
             acts.push((rng.u64(1000..at + 20_000), JOBS[0], act));
         }
+        acts.extend(freeze(seed, replicas, &acts));
         acts.sort_by_key(|(at, ..)| *at);
         Self { seed, replicas, api_failures, store_failures, lost_commands, acts }
     }
+}
+
+/// In one of three worlds with an election the leader freezes while it is busy with what somebody has just done.
+fn freeze(seed: u64, replicas: usize, acts: &[(u64, &'static str, Act)]) -> Option<(u64, &'static str, Act)> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xf4ee);
+    let (at, job, _) = acts.get(rng.usize(..acts.len()))?;
+    let freezes = replicas > 1 && rng.u32(..3) == 0;
+    freezes.then(|| (at + rng.u64(..100), *job, Act::FreezeLeader(rng.u64(20_000..60_000))))
 }
 
 /// What people do with one StreamJob; when the last of it is.
