@@ -1,5 +1,6 @@
 //! Until a revision is stable, and back to the last stable one.
 
+use super::start::restoring;
 use super::*;
 use sluice_protocol::failure::{Failure, Fault};
 

@@ -1,5 +1,6 @@
 //! Phase 1 of a change: savepoint, last checkpoint, held, superseded; and what is started afterwards.
 
+use super::start::restoring;
 use super::*;
 use sluice_crds::{StopCause, UpgradeFallback};
 use sluice_protocol::failure::{Failure, Fault};
