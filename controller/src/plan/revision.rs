@@ -101,9 +101,20 @@ impl Planner<'_> {
             // What the last revision was to be started from and never was; but not what the spec asked for then.
             (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) if !was_asked(from) => path(from.clone()),
             _ if moves && memory.ledger_entry > 0 => path(self.job_directory()),
+            // It was to start empty, or from where the spec asked, and never did.
+            (_, Some(_)) if moves && memory.revision > 1 => {
+                self.before_move(program).map_or(StartFrom::ResumeLatest, path)
+            }
             _ if memory.ledger_entry == 0 => StartFrom::Continue,
             _ => StartFrom::ResumeLatest,
         }
+    }
+
+    /// What the move that was not carried out had left, unless that is in the very storage: its ledger knows best.
+    fn before_move(&self, program: &Program) -> Option<String> {
+        let wanted = program.spec.checkpointing.as_ref()?;
+        let snapshot = self.plan.memory.trial.as_ref()?.snapshot.clone()?;
+        (!snapshot.starts_with(wanted.storage.trim_end_matches('/'))).then_some(snapshot)
     }
 
     /// The job's directory in the storage of the revision that ran (N1).

@@ -8,7 +8,7 @@ use super::{Planner, View, rejection};
 use crate::facts::{Held, PodFacts, Program, Rejection, Stop};
 use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeFallback, UpgradeMode};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{Command, SavepointRequest};
+use sluice_protocol::job_master::{Command, NOTHING_BEGUN, SavepointRequest};
 use sluice_protocol::ledger::SavepointKind;
 use sluice_protocol::options::{CheckpointingSpec, DesiredState};
 use sluice_protocol::status::{JobState, RequestState, RequestStatus};
@@ -249,7 +249,7 @@ impl Planner<'_> {
 
     /// No JobManager can be asked for an end: a closer writes it (L6), where the revision has run and has a ledger.
     fn end_unreachable(&mut self, stop: &Stop, cause: &Rejection) {
-        if self.has_run() && self.has_ledger() {
+        if (self.has_run() && self.has_ledger()) || self.may_have_begun_elsewhere(stop) {
             self.begin_closer(cause);
             return self.tell_closing(stop);
         }
@@ -291,14 +291,27 @@ impl Planner<'_> {
 
     /// A ledger that the job leaves behind must say that it has ended: nothing else fences what may still write to it.
     fn needs_terminal_entry(&self, stop: &Stop) -> bool {
-        self.has_run()
-            && match stop.cause {
-                StopCause::Upgrade | StopCause::Restore => self.moves_storage(),
-                StopCause::RollBack => {
-                    self.has_ledger() && self.facts.stable.as_ref().is_some_and(|stable| self.moves_to(stable))
-                }
-                StopCause::Rescale | StopCause::Suspend | StopCause::Delete => false,
-            }
+        let has_ledger = stop.cause != StopCause::RollBack || self.has_ledger();
+        self.has_run() && has_ledger && self.leaves_storage(stop)
+    }
+
+    /// Whether what follows keeps its ledger in another place.
+    fn leaves_storage(&self, stop: &Stop) -> bool {
+        match stop.cause {
+            StopCause::Upgrade | StopCause::Restore => self.moves_storage(),
+            StopCause::RollBack => self.facts.stable.as_ref().is_some_and(|stable| self.moves_to(stable)),
+            StopCause::Rescale | StopCause::Suspend | StopCause::Delete => false,
+        }
+    }
+
+    /// Whether a revision that is left for another storage may have begun its ledger although nothing was heard of it: a
+    /// closer finds out, and fences it. Not where its container cannot have started.
+    fn may_have_begun_elsewhere(&self, stop: &Stop) -> bool {
+        let memory = &self.plan.memory;
+        let is_unknown = !self.has_run() && memory.ledger_entry == 0 && memory.job_manager_pod.is_some();
+        let is_in_memory = self.checkpointing().is_none_or(CheckpointingSpec::is_in_memory);
+        let cannot_start = self.job_manager().is_some_and(|pod| pod.problem.is_some());
+        is_unknown && !is_in_memory && !cannot_start && self.leaves_storage(stop)
     }
 
     /// Asks for an end, until a deadline.
@@ -409,6 +422,10 @@ impl Planner<'_> {
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
         let stop = self.plan.memory.stop.take();
         self.plan.memory.helper = None;
+        if record.is_some_and(|record| record.reason == NOTHING_BEGUN) {
+            // What the closer wrote is no state: it is where the revision was to be started from.
+            self.plan.memory.ledger_entry = 0;
+        }
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
         self.delete_pods(|_| true);
         let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());

@@ -64,7 +64,7 @@ use crate::time::{TimeSpan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED};
+pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED, NOTHING_BEGUN};
 use execution::Execution;
 use journal::{EndKind, Journal};
 pub use loading::STARTS_EMPTY;

@@ -2,6 +2,8 @@
 
 use super::upgrade::{SAVEPOINT, answer, checkpointing, edit};
 use super::*;
+use sluice_protocol::job_master::NOTHING_BEGUN;
+use sluice_protocol::options::RestoreSpec;
 use sluice_protocol::status::RequestState;
 
 const NEW: &str = "s3://other/place";
@@ -79,6 +81,74 @@ fn an_undone_move_takes_a_ledger_over_that_is_known_to_have_begun() {
     exit_with(&mut facts, record);
     let undone = plan(&facts);
     assert_eq!((undone.memory.revision, &directive(&undone)["start"]), (3, &path(NEW_DIRECTORY)));
+}
+
+/// Revision 2 was left for another spec before anything was heard of it, and its pod is gone.
+fn undone_unheard() -> Facts {
+    let mut facts = edit(on_trial_elsewhere(), |_| {});
+    facts.now = seconds(2);
+    facts = after(&facts, &plan(&facts));
+    kill(&mut facts);
+    facts
+}
+
+/// It may have begun all the same, and be anywhere on its way: a closer fences it, and finds out.
+#[test]
+fn an_undone_move_of_which_nothing_was_heard_is_closed_before_the_job_goes_back() {
+    let facts = undone_unheard();
+    let closes = plan(&facts);
+    assert_eq!(directive(&closes)["start"], json!({"close": {"end": "stopped"}}));
+    let closing = after(&facts, &closes);
+    let ended = |reason: &str, entry| {
+        let mut facts = closing.clone();
+        let record = ExitRecord { ledger_entry: Some(entry), ..ExitRecord::new(ExitKind::Stopped, reason, "") };
+        exit_with(&mut facts, record);
+        let back = plan(&facts);
+        assert_eq!((back.memory.revision, back.memory.helper.is_none()), (3, true));
+        directive(&back)
+    };
+    let nothing = ended(NOTHING_BEGUN, 2);
+    assert_eq!((&nothing["seen"], &nothing["start"]), (&json!(0), &path(SAVEPOINT)));
+    assert_eq!(ended("Stopped", 4)["start"], path(NEW_DIRECTORY), "what was begun there is newer");
+
+    // A storage that cannot be reached, which may be why the edit was undone, holds the job up for a minute.
+    let mut late = closing;
+    late.now = seconds(70);
+    let back = plan(&late);
+    assert_eq!((back.memory.revision, &directive(&back)["start"]), (3, &path(SAVEPOINT)));
+    assert!(back.events.iter().any(|event| event.reason == "NotClosed"), "{:?}", back.events);
+}
+
+#[test]
+fn an_undone_move_whose_pod_cannot_have_started_needs_no_closer() {
+    let mut facts = edit(on_trial_elsewhere(), |_| {});
+    job_manager(&mut facts).started = false;
+    job_manager(&mut facts).problem = Some(rejection("ErrImagePull", "no such image".to_owned()));
+    let back = plan(&facts);
+    assert_eq!((back.memory.revision, &directive(&back)["start"]), (3, &path(SAVEPOINT)));
+}
+
+/// It was to be restored from elsewhere in the new storage: back in the old one, where the ledger has its end, a `continue`
+/// would only say so, and in a third one it would start empty.
+#[test]
+fn an_undone_move_with_a_restore_goes_on_from_what_the_job_had() {
+    let mut facts = Facts { lifecycle: by_mode(UpgradeMode::LastState), ..running() };
+    let latest = "s3://bucket/path/ns/pv-u/1/chk-6".to_owned();
+    report_of(&mut facts).last_checkpoint = Some(CheckpointInfo { path: latest.clone(), ..CheckpointInfo::default() });
+    let facts = edit(facts, |job| {
+        checkpointing(job).storage = NEW.to_owned();
+        job.spec.restore = Some(RestoreSpec { from: "s3://x/y".to_owned(), nonce: 7, allow_non_restored_state: false });
+    });
+    let mut stopping = after(&facts, &plan(&facts));
+    exit(&mut stopping, ExitKind::Stopped);
+    let mut moved = after(&stopping, &plan(&stopping));
+    moved.pods.retain(|pod| pod.generation == Generation(2));
+    job_manager(&mut moved).problem = Some(rejection("ErrImagePull", "no such image".to_owned()));
+    job_manager(&mut moved).started = false;
+    let undone = plan(&edit(moved.clone(), |_| {}));
+    assert_eq!((undone.memory.revision, &directive(&undone)["start"]), (3, &json!("resumeLatest")));
+    let third = plan(&edit(moved, |job| checkpointing(job).storage = "s3://third/place".to_owned()));
+    assert_eq!(directive(&third)["start"], path(&latest));
 }
 
 /// Should the stable program not take the new directory over, its terminal entry is all that fences it.

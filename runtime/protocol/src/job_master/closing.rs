@@ -8,17 +8,19 @@
 
 use super::ending::REMOVAL_PATIENCE;
 use super::journal::{EndKind, Intent};
-use super::{CloseEnd, JobMaster, Phase};
+use super::{CloseEnd, JobMaster, Phase, StartFrom};
 use crate::failure::{ExitKind, ExitRecord, Failure, Fault, Retry};
 use crate::ledger::{Ends, StartCause};
 use crate::paths::SnapshotLocation;
 
 /// Reason in the exit record of a helper that has removed a savepoint.
 pub const DISPOSED: &str = "Disposed";
-/// Reason in the ledger of a job that has failed because its JobManagers were lost.
-const RESTARTS_SPENT: &str = "JobManagerLost";
 /// The same where objects of it may be left.
 pub const DISPOSAL_INCOMPLETE: &str = "DisposalIncomplete";
+/// Reason in the exit record of a closer that has ended a ledger in which no start was ever carried out.
+pub const NOTHING_BEGUN: &str = "NothingBegun";
+/// Reason in the ledger of a job that has failed because its JobManagers were lost.
+const RESTARTS_SPENT: &str = "JobManagerLost";
 
 impl JobMaster {
     // --- Closing ----------------------------------------------------------------------------------------------
@@ -43,6 +45,16 @@ impl JobMaster {
             Ends::Stop | Ends::Finish if !self.config.planted.closes_unfinished => self.reached_end(),
             _ => asked,
         }
+    }
+
+    /// Says of a ledger that was ended whether anything had begun in it: where nothing had, the job's state is elsewhere (C3).
+    pub(super) fn with_nothing_begun(&self, record: ExitRecord) -> ExitRecord {
+        let is_closer = matches!(self.config.directive.start, StartFrom::Close { .. });
+        let has_ended = record.kind == ExitKind::Stopped;
+        if is_closer && has_ended && self.journal.fold.directive.is_empty() {
+            return ExitRecord { reason: NOTHING_BEGUN.to_owned(), ..record };
+        }
+        record
     }
 
     // --- Disposing --------------------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ impl JobMaster {
     }
 
     /// The last word also says how far the ledger is known: the controller may have missed the last report (N3).
-    fn exit_with(&mut self, mut record: ExitRecord) {
+    fn exit_with(&mut self, record: ExitRecord) {
+        let mut record = self.with_nothing_begun(record);
         record.ledger_entry = Some(self.seen_entry()).filter(|last| *last > 0);
         self.status.message.clone_from(&record.message);
         self.phase = Phase::Over;

@@ -181,6 +181,12 @@ impl JobMaster {
             return self.on_snapshot_missing();
         };
         if directory != self.journal.paths {
+            if self.is_older_than_own(&directory, entry) {
+                return match self.restore_reference() {
+                    Some(own) => self.load(&own),
+                    None => self.claim(None),
+                };
+            }
             let place = paths::uri(self.config.storage_uri.as_deref(), directory.directory());
             match self.relation(&directory, entry, loading.was_outbid) {
                 Relation::Gone(to) => {

@@ -3,8 +3,8 @@
 use super::bench::{Bench, config};
 use super::{kinds, restoring};
 use crate::failure::{ExitKind, ExitRecord};
-use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{Command, JobMasterConfig, StartFrom};
+use crate::ids::{CheckpointId, Generation, ProcessId};
+use crate::job_master::{CloseEnd, Command, JobMasterConfig, NOTHING_BEGUN, StartFrom};
 use crate::ledger::{EntryKind, LedgerState};
 use crate::status::JobState;
 use crate::store::StoreOperation;
@@ -348,6 +348,77 @@ fn a_job_without_any_checkpoint_takes_itself_along_too_and_back() {
     let mut undone = first.clone_store_for(undone);
     undone.register(1);
     assert_eq!((undone.state(), &undone.status().restored_from), (JobState::Running, &None), "{:?}", undone.exit);
+}
+
+/// The controller may point at a storage from which the job came long ago, because a revision that was to go there again
+/// never began: what lies there is older than what the job has here.
+#[test]
+fn a_storage_that_was_left_long_ago_is_no_way_back() {
+    let first = running();
+    let mut moved = again("1", 2, restoring("1", FIRST).directive.start, 0);
+    moved.storage_uri = Some("s3://bucket/new".into());
+    (moved.revision, moved.directive.id) = (2, "2".into());
+    let mut second = Bench::paused(moved);
+    second.store = first.store;
+    second.store.rebase("s3://bucket/root/");
+    second.tick();
+    second.register(1);
+    second.pass(1000);
+    second.acknowledge_all(2);
+    let there = "s3://bucket/new/default/pv-1";
+    let mut third = in_the_first_place(&second, 3, there);
+    assert_eq!(third.status().restored_from.as_ref().unwrap().id, CheckpointId(2), "it goes back");
+    third.pass(1000);
+    third.acknowledge_all(3);
+    // Revision 4 was to go there again, and never came to it.
+    let mut undone = again("1", 5, restoring("1", there).directive.start, 0);
+    (undone.revision, undone.directive.id) = (5, "5".into());
+    let mut fifth = third.clone_store_for(undone);
+    fifth.register(1);
+    assert_eq!(fifth.state(), JobState::Running, "{:?}", fifth.exit);
+    assert_eq!(fifth.status().restored_from.as_ref().unwrap().id, CheckpointId(3));
+}
+
+/// Who goes back from another storage.
+fn in_the_first_place(second: &Bench, revision: u64, from: &str) -> Bench {
+    let mut back = again("1", revision, restoring("1", from).directive.start, 0);
+    (back.revision, back.directive.id) = (revision, revision.to_string());
+    let mut third = Bench::paused(back);
+    third.store = second.store.clone();
+    third.store.rebase("s3://bucket/new/");
+    third.store.home("s3://bucket/root/");
+    third.tick();
+    third.register(1);
+    assert_eq!(third.state(), JobState::Running, "{:?}", third.exit);
+    third
+}
+
+/// What a closer wrote to a storage that nobody had reached is no state of the job.
+#[test]
+fn a_storage_in_which_nothing_was_begun_is_no_way_back() {
+    let first = running();
+    let mut close = again("1", 2, StartFrom::Close { end: CloseEnd::Stopped }, 0);
+    close.storage_uri = Some("s3://bucket/new".into());
+    (close.revision, close.directive.id) = (2, "2".into());
+    let mut closer = Bench::paused(close.clone());
+    closer.store = first.store;
+    closer.store.rebase("s3://bucket/root/");
+    closer.tick();
+    assert_eq!((exit(&closer).0, exit(&closer).1.as_str()), (ExitKind::Stopped, NOTHING_BEGUN));
+    assert_eq!(kinds(&closer), ["Started", "Stopped"]);
+    // Who was to start there finds that it may not any more.
+    let late = JobMasterConfig { generation: Generation(1), process: ProcessId("late".into()), ..close.clone() };
+    let mut late = closer.clone_store_for(late);
+    late.tick();
+    assert_eq!(exit(&late).0, ExitKind::Superseded);
+    // Nobody has heard what the closer said: another says the same.
+    let again_close = JobMasterConfig { generation: Generation(3), process: ProcessId("again".into()), ..close };
+    let mut another = closer.clone_store_for(again_close);
+    another.tick();
+    assert_eq!((exit(&another).1.as_str(), kinds(&another).len()), (NOTHING_BEGUN, 2));
+
+    let third = in_the_first_place(&closer, 4, "s3://bucket/new/default/pv-1");
+    assert_eq!(third.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
 }
 
 // --- What an upgrade went on from: K7 ----------------------------------------------------------------------------
