@@ -106,12 +106,9 @@ fn run_through(directory: &Directory, manifest: &str, out: &Path, kills: u64, lo
     let mut killed = 0;
     let said = directory.path().join("said.log");
     for kill in 0..kills {
-        // Before it has a ledger there is nothing to resume.
-        let has_begun =
-            fs::read_dir(directory.path().join(format!("checkpoints-{}/default", manifest.trim_end_matches(".yaml"))))
-                .is_ok_and(|entries| {
-                    entries.filter_map(Result::ok).any(|entry| entry.path().join("ledger/0000000001.json").exists())
-                });
+        // Before it is kept who it is there is nothing to resume.
+        let job = manifest.trim_end_matches(".yaml");
+        let has_begun = directory.path().join(format!("checkpoints-{job}/default/{job}.uid")).exists();
         let resume = if killed > 0 && has_begun { "--resume" } else { "" };
         let line = format!("run {manifest} --rest-port 0 {resume}");
         let mut child = directory.command(&line).stderr(File::create(&said).unwrap()).spawn().unwrap();

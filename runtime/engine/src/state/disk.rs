@@ -327,17 +327,17 @@ impl KeyedTable for DiskKeyedTable {
             }
             if is_gone {
                 self.rows -= 1;
-                writes.remove(&self.keyspaces.rows, key);
+                writes.remove_row(key);
             } else {
                 self.rows += u64::from(last.is_none());
-                writes.insert(&self.keyspaces.rows, key, value_of(words, self.period));
+                writes.insert_row(key, value_of(words, self.period));
             }
             if self.period != RESTORED && last != Some(self.period) {
                 self.changed += 1;
-                writes.insert(&self.keyspaces.changes, change_key(self.period, key), []);
+                writes.insert_change(change_key(self.period, key));
             }
         }
-        writes.commit().map_err(failed)
+        writes.commit()
     }
 
     fn freeze(&mut self, checkpoint: CheckpointId) -> Result<Box<dyn SnapshotWriter>, TaskError> {

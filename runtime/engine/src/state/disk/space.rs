@@ -5,12 +5,14 @@
 
 use super::PERIOD_BYTES;
 use crate::error::TaskError;
+use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Snapshot};
 use std::fmt::{self, Display};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What the directories of all processes begin with.
 const PREFIX: &str = "sluice-state-";
@@ -30,6 +32,19 @@ const SHARED_BUFFER: u64 = 256 << 20;
 
 /// As above, of its changes.
 const CHANGES_BUFFER: u64 = 4 << 20;
+
+/// Buffers of a table that wait to be written to disk, beside the one that is filled. The LSM itself takes four, and one
+/// that grows without bounds while its threads are busy.
+const MOST_SEALED: usize = 1;
+
+/// A buffer that is not on disk by then never will be.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How often it is looked whether a buffer is on disk.
+const FLUSH_POLL: Duration = Duration::from_millis(1);
+
+/// Of the filters that tell which files do not have a row.
+const BITS_PER_KEY: f32 = 10.0;
 
 /// Files of the journal are removed above this size: it is never read.
 const JOURNAL_BYTES: u64 = 64 << 20;
@@ -132,6 +147,8 @@ fn remove_leftovers(parent: &Path) {
 pub(super) struct Keyspaces {
     pub(super) rows: Keyspace,
     pub(super) changes: Keyspace,
+    rows_buffer: Buffer,
+    changes_buffer: Buffer,
     database: Database,
     /// Periods whose changes nobody needs.
     garbage: Mutex<Vec<u64>>,
@@ -149,18 +166,27 @@ impl Keyspaces {
     pub(super) fn create(space: &Arc<DiskSpace>) -> Result<Self, TaskError> {
         let database = space.database()?.clone();
         let number = space.next.fetch_add(1, Ordering::Relaxed);
-        let make = |kind: &str, buffer: u64| {
-            let options = || KeyspaceCreateOptions::default().max_memtable_size(buffer).manual_journal_persist(true);
+        // It gives no buffer to the disk by itself: `Buffer` does, before the LSM would.
+        let make = |kind: &str, buffer: u64, filter: FilterPolicy| {
+            let options = || {
+                let options = KeyspaceCreateOptions::default().filter_policy(filter.clone());
+                options.max_memtable_size(2 * buffer).manual_journal_persist(true)
+            };
             database.keyspace(&format!("{kind}-{number}"), options).map_err(failed)
         };
         let tables = space.tables.fetch_add(1, Ordering::Relaxed) + 1;
         let buffer = (SHARED_BUFFER / tables).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
-        let (rows, changes) = (make("rows", buffer)?, make("changes", CHANGES_BUFFER)?);
-        Ok(Self { rows, changes, database, garbage: Mutex::default(), space: Arc::clone(space) })
+        let bloom = FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(BITS_PER_KEY)));
+        let rows = make("rows", buffer, bloom)?;
+        // Changes are only ever listed.
+        let changes = make("changes", CHANGES_BUFFER, FilterPolicy::disabled())?;
+        let (rows_buffer, changes_buffer) = (Buffer::new(buffer), Buffer::new(CHANGES_BUFFER));
+        let (garbage, space) = (Mutex::default(), Arc::clone(space));
+        Ok(Self { rows, changes, rows_buffer, changes_buffer, database, garbage, space })
     }
 
-    pub(super) fn writes(&self) -> OwnedWriteBatch {
-        self.database.batch()
+    pub(super) fn writes(&self) -> Writes<'_> {
+        Writes { keyspaces: self, batch: self.database.batch(), rows: 0, changes: 0 }
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -180,12 +206,12 @@ impl Keyspaces {
             for change in self.changes.prefix(period.to_be_bytes()) {
                 let key = change.key().map_err(failed)?;
                 debug_assert!(key.len() >= PERIOD_BYTES);
-                writes.remove(&self.changes, key);
-                if writes.len() >= DISCARD_ROWS {
-                    std::mem::replace(&mut writes, self.database.batch()).commit().map_err(failed)?;
+                writes.remove_change(&key);
+                if writes.batch.len() >= DISCARD_ROWS {
+                    std::mem::replace(&mut writes, self.writes()).commit()?;
                 }
             }
-            writes.commit().map_err(failed)?;
+            writes.commit()?;
         }
         Ok(())
     }
@@ -197,6 +223,74 @@ impl Drop for Keyspaces {
         // A keyspace that cannot be removed goes with the directory.
         let _ = self.database.delete_keyspace(self.rows.clone());
         let _ = self.database.delete_keyspace(self.changes.clone());
+    }
+}
+
+/// Writes that become visible together.
+pub(super) struct Writes<'a> {
+    keyspaces: &'a Keyspaces,
+    batch: OwnedWriteBatch,
+    /// Bytes for each buffer.
+    rows: u64,
+    changes: u64,
+}
+
+impl Writes<'_> {
+    pub(super) fn insert_row(&mut self, key: &[u8], value: Vec<u8>) {
+        self.rows += (key.len() + value.len()) as u64;
+        self.batch.insert(&self.keyspaces.rows, key, value);
+    }
+
+    pub(super) fn remove_row(&mut self, key: &[u8]) {
+        self.rows += key.len() as u64;
+        self.batch.remove(&self.keyspaces.rows, key);
+    }
+
+    pub(super) fn insert_change(&mut self, key: Vec<u8>) {
+        self.changes += key.len() as u64;
+        self.batch.insert(&self.keyspaces.changes, key, []);
+    }
+
+    fn remove_change(&mut self, key: &[u8]) {
+        self.changes += key.len() as u64;
+        self.batch.remove(&self.keyspaces.changes, key);
+    }
+
+    /// Waits for the disk where it is behind.
+    pub(super) fn commit(self) -> Result<(), TaskError> {
+        self.batch.commit().map_err(failed)?;
+        self.keyspaces.rows_buffer.grown(&self.keyspaces.rows, self.rows)?;
+        self.keyspaces.changes_buffer.grown(&self.keyspaces.changes, self.changes)
+    }
+}
+
+/// What is written to a keyspace and is not on its way to the disk.
+struct Buffer {
+    bytes: AtomicU64,
+    most: u64,
+}
+
+impl Buffer {
+    fn new(most: u64) -> Self {
+        Self { bytes: AtomicU64::new(0), most }
+    }
+
+    /// Gives a full buffer to the disk, and waits until not too many are on their way.
+    fn grown(&self, keyspace: &Keyspace, bytes: u64) -> Result<(), TaskError> {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes < self.most {
+            return Ok(());
+        }
+        self.bytes.store(0, Ordering::Relaxed);
+        keyspace.rotate_memtable().map_err(failed)?;
+        let deadline = Instant::now() + FLUSH_DEADLINE;
+        while keyspace.sealed_memtable_count() > MOST_SEALED {
+            if Instant::now() > deadline {
+                let waited = FLUSH_DEADLINE.as_secs();
+                return Err(failed(format_args!("{} MB were not written within {waited} s", self.most >> 20)));
+            }
+            std::thread::sleep(FLUSH_POLL);
+        }
+        Ok(())
     }
 }
 
