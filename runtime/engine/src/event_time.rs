@@ -6,8 +6,10 @@
 //!
 //! The flow: a source's rows give a watermark per split ([`source::SourceWatermarks`]), the least of them goes through the
 //! chain ([`crate::operator::Operator::watermark`]) and as [`crate::channel::Frame::Watermark`] into every channel, where it
-//! keeps its place; the gate of the next task combines its channels, and so on.
+//! keeps its place; the gate of the next task combines its channels, and so on. Sources of a group wait for each other
+//! ([`alignment`]).
 
+pub mod alignment;
 mod key_groups;
 pub mod source;
 #[cfg(test)]

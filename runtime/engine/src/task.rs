@@ -49,6 +49,7 @@ mod tests;
 
 use crate::channel::{InputChannel, OutputChannel};
 use crate::error::TaskError;
+use crate::event_time::alignment::AlignmentMember;
 use crate::event_time::source::{Piece, SourceWatermarks, take_restored};
 use crate::in_flight::RestoredChannel;
 use crate::input_gate::{GateEvent, InputGate};
@@ -115,6 +116,8 @@ pub struct TaskDescription {
     pub state_backend: StateBackend,
     /// The time, for sources and sinks.
     pub clock: Clock,
+    /// Whom its source waits for ([`WatermarkStrategy::alignment`](crate::event_time::WatermarkStrategy)).
+    pub alignment: Option<AlignmentMember>,
 }
 
 /// What a task has to tell.
@@ -343,6 +346,7 @@ impl Task {
                 let watermarks = strategy.map(|strategy| SourceWatermarks::new(strategy, known)).transpose()?;
                 let mut watermarks = watermarks.map(Box::new);
                 if let Some(watermarks) = &mut watermarks {
+                    description.alignment.into_iter().for_each(|member| watermarks.align(member));
                     pieces.extend(event_time::begin(source.as_mut(), watermarks, now));
                 }
                 Input::Source { uid, source, watermarks }
@@ -401,6 +405,9 @@ impl Task {
     fn take_input(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
         if let Input::Source { source, .. } = &running.input {
             self.meter.ask_lag(source.as_ref(), now);
+        }
+        if self.waits_for_group(running, now)? {
+            return Ok(false);
         }
         match &mut running.input {
             Input::Source { .. } if running.finished || running.held.is_some() => {

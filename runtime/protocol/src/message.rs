@@ -54,8 +54,25 @@ pub enum ToTaskManager {
         /// The checkpoint.
         checkpoint: CheckpointId,
     },
+    /// How far the sources on all other TaskManagers are, of each alignment group that has any at work there: the answer to
+    /// `ReportWatermarks`, once every TaskManager of the run has reported.
+    AlignWatermarks {
+        /// The run.
+        run: Run,
+        /// The least watermark of each group.
+        groups: Vec<GroupWatermark>,
+    },
     /// The job has ended; the process should end.
     Shutdown,
+}
+
+/// How far the sources of an alignment group are: those that are furthest behind, but for idle and finished ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupWatermark {
+    /// The group's name.
+    pub group: String,
+    /// Milliseconds since 1970; `i64::MIN` before anything is known.
+    pub watermark: i64,
 }
 
 /// Handles of a subtask's sink that a complete checkpoint holds.
@@ -197,6 +214,14 @@ pub enum FromTaskManager {
     TasksEnded {
         /// The run.
         run: Run,
+    },
+    /// How far its sources are, of each alignment group that has any at work here. Sent again and again by every TaskManager
+    /// of a job that has such groups.
+    ReportWatermarks {
+        /// The run.
+        run: Run,
+        /// The least watermark of each group.
+        groups: Vec<GroupWatermark>,
     },
     /// A subtask's part of a checkpoint is safely stored.
     Acknowledge {

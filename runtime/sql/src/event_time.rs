@@ -23,7 +23,7 @@ use sluice_engine::event_time::WatermarkStrategy;
 use sluice_engine::operators::{ExpressionFactory, RowExpression};
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::dead_letter::PLACE;
-use sluice_protocol::{SubtaskIndex, TimeSpan};
+use sluice_protocol::SubtaskIndex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -71,11 +71,12 @@ impl RowTime {
     }
 
     /// How a source with these columns makes watermarks.
-    pub(crate) fn strategy(&self, schema: &SchemaRef, idle_timeout: Option<TimeSpan>) -> Result<WatermarkStrategy> {
+    pub(crate) fn strategy(&self, schema: &SchemaRef, options: SourceTime) -> Result<WatermarkStrategy> {
         Ok(WatermarkStrategy {
             time: self.time.factory(schema)?,
             watermark: self.watermark.factory(schema)?,
-            idle_timeout,
+            idle_timeout: options.idle_timeout,
+            alignment: options.alignment,
         })
     }
 }

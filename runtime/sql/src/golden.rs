@@ -239,3 +239,50 @@ fn upserts_that_are_written_again_change_nothing() {
         assert_eq!(differences(&connectors.content(), &expected), BTreeMap::new(), "seed {seed}");
     }
 }
+
+/// Rows that were written before so much of the input was read, of a case and of the same without an option.
+fn written_early(case: &Case, without: &str) -> [usize; 2] {
+    let bare = case.sql.lines().filter(|line| !line.contains(without)).collect::<Vec<_>>().join("\n");
+    assert_ne!(bare.trim_end(), case.sql.trim_end(), "{} lacks '{without}'", case.name);
+    [case.sql.clone(), bare].map(|sql| {
+        let connectors = Connectors::new(&views::generate(5, case.rows));
+        let case = Case { name: case.name.clone(), sql, rows: case.rows };
+        let mut job = job(&case, &connectors, 2, 5);
+        job.run_until(|| connectors.rows_read() * 20 > connectors.rows() * 19);
+        connectors.content().len()
+    })
+}
+
+/// One silent partition: nobody waits for it (FLINK-5479).
+#[test]
+fn windows_fire_beside_a_silent_split() {
+    let [early, waiting] = written_early(&case("window_silent_split"), "idle-timeout");
+    assert_eq!(waiting, 0, "without a timeout the silent split holds all windows back");
+    assert!(early > 20, "only {early} results came before the end");
+}
+
+/// A source that is at its end holds nobody back.
+#[test]
+fn windows_fire_behind_a_source_that_has_finished() {
+    let case = case("window_finished_source");
+    let connectors = Connectors::new(&views::generate(5, case.rows));
+    let mut job = job(&case, &connectors, 2, 5);
+    job.run_until(|| connectors.rows_read() * 20 > connectors.rows() * 19);
+    let early = connectors.content().len();
+    assert!(early > 20, "only {early} results came before the end");
+}
+
+/// A join of two sources of which one is slower holds what the other is ahead: aligned, that is bounded.
+#[test]
+fn aligned_sources_bound_the_state_of_a_join() {
+    let case = case("window_join_aligned");
+    let state = ["'10 s'", "'1 d'"].map(|drift| {
+        let connectors = Connectors::new(&views::generate(5, case.rows));
+        let sql = case.sql.replace("'10 s'", drift);
+        let mut job = job(&Case { name: case.name.clone(), sql, rows: case.rows }, &connectors, 2, 5);
+        job.run_until(|| connectors.rows_read() > connectors.rows());
+        job.checkpoint(&connectors, Alignment::Aligned).state_rows()
+    });
+    let [aligned, ahead] = state;
+    assert!(aligned * 3 < ahead, "{aligned} rows of state with alignment, {ahead} without");
+}

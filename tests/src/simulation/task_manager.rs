@@ -197,7 +197,8 @@ impl TaskManager {
                 self.drop_tasks();
                 self.effects.push(Effect::Exit);
             }
-            ToTaskManager::Heartbeat => {}
+            // No source of the simulation waits for others.
+            ToTaskManager::Heartbeat | ToTaskManager::AlignWatermarks { .. } => {}
             ToTaskManager::Deploy(deployment) => self.deploy(*deployment),
             ToTaskManager::CancelTasks { run } => self.cancel(run, now),
             ToTaskManager::TriggerCheckpoint { run, barrier } => {

@@ -13,10 +13,11 @@
 //! # State
 //! `watermark` and `idle` stand beside the source's own fields in the state of each split; older states lack them.
 
+use super::alignment::{AlignmentMember, WatermarkAlignment};
 use super::{WatermarkStatus, combine};
 use crate::batch::Batch;
 use crate::error::TaskError;
-use crate::operator::RestoredState;
+use crate::operator::{RestoredState, Waker};
 use crate::operators::{ExpressionFactory, RowExpression};
 use crate::source::SplitChange;
 use arrow::array::{Array, AsArray, Int64Array};
@@ -42,6 +43,8 @@ pub struct WatermarkStrategy {
     pub watermark: ExpressionFactory,
     /// A split that gave no row for so long is idle; `None`: never.
     pub idle_timeout: Option<TimeSpan>,
+    /// Whom it waits for.
+    pub alignment: Option<WatermarkAlignment>,
 }
 
 /// What a source is to send on, in order.
@@ -85,6 +88,10 @@ pub struct SourceWatermarks {
     polled_at: Option<Timestamp>,
     /// Whether the last poll gave rows: what followed was work on them for the most part, not a wait.
     gave: bool,
+    /// Its place among the sources that wait for each other.
+    member: Option<AlignmentMember>,
+    /// It waits for them.
+    waits: bool,
 }
 
 /// Takes what the states of splits hold of event time, so that the source gets its own fields alone.
@@ -118,7 +125,30 @@ impl SourceWatermarks {
             emitted_at: None,
             polled_at: None,
             gave: false,
+            member: None,
+            waits: false,
         })
+    }
+
+    /// It waits for others from now on, and they for it.
+    pub fn align(&mut self, member: AlignmentMember) {
+        self.member = Some(member);
+    }
+
+    /// It is at its end: nobody waits for it any more.
+    pub fn leave(&mut self) {
+        self.member = None;
+        self.waits = false;
+    }
+
+    /// Whether nothing is to be read now, since it is too far ahead of others; the waker is called when they have come
+    /// further.
+    pub fn waits(&mut self, waker: &Waker) -> bool {
+        let status = self.status();
+        let Some(member) = &mut self.member else { return false };
+        member.report(status);
+        self.waits = member.is_ahead(waker);
+        self.waits
     }
 
     /// The source tells of no splits: all that it reads is one.
@@ -136,6 +166,26 @@ impl SourceWatermarks {
                 let status = self.restored.remove(split).unwrap_or_default();
                 self.add(split.clone(), *may_idle, status);
             }
+        }
+    }
+
+    /// The splits that the source was opened with. Those that are at their end already, or that were restored and of which it
+    /// tells nothing, give no bound; what they had said stands as far as it was surely said: in which order they had ended
+    /// is not known.
+    pub fn open(&mut self, changes: &[SplitChange]) {
+        self.begin(changes);
+        for change in changes {
+            if let SplitChange::Finished { split } = change
+                && let Some(index) = self.find(split)
+            {
+                self.splits[index].finished = true;
+            }
+        }
+        let untold = std::mem::take(&mut self.restored);
+        if !untold.is_empty() || self.splits.iter().any(|split| split.finished) {
+            let known = self.splits.iter().map(|split| split.watermark);
+            let least = known.chain(untold.into_values().map(|status| status.watermark)).min();
+            self.floor = least.unwrap_or(i64::MIN);
         }
     }
 
@@ -190,7 +240,8 @@ impl SourceWatermarks {
         let timeout = self.idle_timeout;
         let silent = self.splits.iter().filter(|split| split.may_idle && !split.idle && !split.finished);
         let idle_at = silent.filter_map(|split| Some(now.plus(TimeSpan(timeout?.0.saturating_sub(split.silent.0)))));
-        waits.map(|at| at.plus(INTERVAL)).into_iter().chain(idle_at.min()).min()
+        let aligned_at = self.member.as_ref().filter(|_| self.waits).map(|member| now.plus(member.update_interval()));
+        waits.map(|at| at.plus(INTERVAL)).into_iter().chain(idle_at.min()).chain(aligned_at).min()
     }
 
     /// Time that passes from here to the next poll does not count as silence.

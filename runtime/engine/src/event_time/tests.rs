@@ -28,6 +28,7 @@ fn strategy(delay: i64, idle_timeout: Option<u64>) -> WatermarkStrategy {
         time: Box::new(|| Ok(Box::new(Column(0)))),
         watermark: Box::new(move || Ok(Box::new(Column(delay)))),
         idle_timeout: idle_timeout.map(TimeSpan),
+        alignment: None,
     }
 }
 
@@ -186,6 +187,24 @@ fn what_a_split_knew_is_said_first_after_a_restore() {
     assert_eq!(again.take_status(Timestamp(0), true), Some(status(60, false)), "b is still idle");
     let mut older = RestoredState { splits: vec![split("a")], ..RestoredState::default() };
     assert!(take_restored(&mut older).is_empty());
+}
+
+/// Splits that had ended say again what they had said, also where the source tells nothing of them any more; nor do they say
+/// more: in which order they ended is not known.
+#[test]
+fn splits_that_had_ended_are_remembered_after_a_restore() {
+    let known = || [("a", 50), ("b", 70)].map(|(split, at)| (split.to_owned(), status(at, false))).into();
+    let ended = |split: &str| SplitChange::Finished { split: split.to_owned() };
+    for changes in [vec![], vec![added("a"), ended("a"), added("b"), ended("b")]] {
+        let mut all_ended = SourceWatermarks::new(&strategy(0, None), known()).unwrap();
+        all_ended.open(&changes);
+        assert_eq!(all_ended.take_status(Timestamp(0), true), Some(status(50, true)), "{changes:?}");
+        all_ended.begin(&[added("c")]);
+        assert_eq!(text(all_ended.pieces(batch(&[10, 80]), Some("c")).unwrap()), "W50 10 80", "nothing regresses");
+    }
+    let mut one_read = SourceWatermarks::new(&strategy(0, None), known()).unwrap();
+    one_read.open(&[added("b")]);
+    assert_eq!(one_read.take_status(Timestamp(0), true), Some(status(70, false)), "what has ended is no bound");
 }
 
 fn context(start: u16, end: u16) -> OperatorContext {

@@ -515,6 +515,33 @@ fn channels_that_led_to_several_subtasks_have_a_watermark_each() {
     assert_eq!(read(&mut gate, 0), ["W10", "11", "21", "W90"]);
 }
 
+/// W1: of the two old subtasks one had heard that the channel is idle, and had its next rows still in flight; the other was
+/// further. After a rescale those rows hold back the watermark, also when they are saved and read again.
+#[test]
+fn rows_of_an_idle_channel_are_not_late_beside_those_of_another_subtask() {
+    let of = |consumer: u32, frames: Vec<Frame>| RestoredChannel {
+        consumer: SubtaskIndex(consumer),
+        frames: frames.into(),
+        ..restored(0, 0, 0, 0, 0..0)
+    };
+    let queues = || {
+        let behind = of(0, vec![idle(10), watermark(10), row(15), watermark(20)]);
+        let ahead = of(1, vec![watermark(20), row(21)]);
+        let (output, input) = channel(ChannelId { edge: 0, from: SubtaskIndex(0), to: SubtaskIndex(0) }, 1 << 20);
+        output.push(watermark(90));
+        (output, InputGate::new(vec![input], vec![behind, ahead], 1 << 20))
+    };
+    let (_output, mut gate) = queues();
+    assert_eq!(read(&mut gate, 0), ["W10", "15", "W20", "21", "W90"]);
+
+    let (output, mut gate) = queues();
+    output.push_ahead(with(Mode::Unaligned { after: TimeSpan(0) }, 1));
+    let in_flight = record(&mut gate);
+    assert_eq!(with_watermarks(&in_flight), ["0 aged 1: W10 15 21", &format!("0 aged 0: W{} W90", i64::MIN)]);
+    let (_outputs, mut gate) = again(in_flight, 1);
+    assert_eq!(read(&mut gate, 0), ["W10", "15", "21", "W90"]);
+}
+
 /// W2: at the cut the receiver had heard no word of time. Of one channel a row was queued, and a word was still at the sender; of
 /// the other nothing was in flight: it counts as active all the same.
 #[test]

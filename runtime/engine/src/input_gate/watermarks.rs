@@ -2,7 +2,8 @@
 //!
 //! Every channel counts as active, at no time at all, until its first word; one whose producer has finished gives no bound.
 //! While restored queues are read, the channels of their edges are the old ones, each with the watermark that it had at the
-//! cut, also those that led to other subtasks before the job was rescaled; older queues come first. What is handed out never regresses.
+//! cut, also those that led to other subtasks before the job was rescaled; older queues come first. A channel that
+//! was idle holds back as long as rows of it are queued. What is handed out never regresses.
 
 use super::{GateEvent, InputGate};
 use crate::channel::{ChannelId, Frame};
@@ -55,6 +56,8 @@ impl Restored {
             statuses.insert(key, status);
         }
         let mut restored = Self { queues: queues.into(), statuses };
+        let keys: Vec<Key> = restored.statuses.keys().copied().collect();
+        keys.into_iter().for_each(|key| restored.hold_back(key));
         restored.drop_read();
         restored
     }
@@ -73,8 +76,19 @@ impl Restored {
         let frame = queue.frames.pop_front()?;
         if let Frame::Watermark(status) = &frame {
             self.statuses.insert(key, *status);
+            self.hold_back(key);
         }
         Some((input, frame))
+    }
+
+    /// A channel that was idle for its own consumer counts as active where rows of it are queued: beside channels of other
+    /// consumers, which were further, they would be late.
+    fn hold_back(&mut self, key: Key) {
+        let is_row = |frame: &Frame| matches!(frame, Frame::Batch(_));
+        if let Some(status) = self.statuses.get_mut(&key).filter(|status| status.idle) {
+            let mut own = self.queues.iter().filter(|queue| key_of(queue) == key);
+            status.idle = !own.any(|queue| queue.frames.iter().any(is_row));
+        }
     }
 
     fn drop_read(&mut self) {

@@ -5,7 +5,8 @@
 //! 3. While a watermark is on its way no row is taken, and an aligned barrier or the end of input waits; a barrier that
 //!    overtakes does not.
 //! 4. Right before an aligned barrier a source says what it knows (W1).
-//! 5. At the end of all input the watermark is `i64::MAX`; then the operators finish.
+//! 5. A source that is ahead of its alignment group is not read ([`Task::waits_for_group`]); barriers and stops are taken.
+//! 6. At the end of all input the watermark is `i64::MAX`; then the operators finish.
 
 use super::{Input, Running, Task};
 use crate::batch::Batch;
@@ -77,10 +78,27 @@ impl Task {
         running.chain.advance()
     }
 
+    /// Whether the source is ahead of those that it waits for: then it is not read, and what it knows goes out in time.
+    pub(super) fn waits_for_group(&self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
+        let Input::Source { watermarks: Some(watermarks), .. } = &mut running.input else { return Ok(false) };
+        if running.finished || running.held.is_some() || !watermarks.waits(&self.waker) {
+            return Ok(false);
+        }
+        let status = watermarks.take_status(now, false);
+        running.pause();
+        if let Some(status) = status {
+            running.tell(status)?;
+        }
+        Ok(true)
+    }
+
     /// Everything was read: the last watermark, then the operators' ends.
     pub(super) fn end(&mut self, running: &mut Running, now: Timestamp) -> Result<(), TaskError> {
         running.finished = true;
         running.ending = true;
+        if let Input::Source { watermarks: Some(watermarks), .. } = &mut running.input {
+            watermarks.leave();
+        }
         running.chain.begin(WatermarkStatus { watermark: i64::MAX, idle: false });
         self.conclude(running, now)
     }
@@ -154,10 +172,7 @@ impl Running {
 pub(super) fn begin(source: &mut dyn Source, watermarks: &mut SourceWatermarks, now: Timestamp) -> Option<Piece> {
     match source.take_split_changes() {
         None => watermarks.be_whole(),
-        Some(changes) => {
-            watermarks.begin(&changes);
-            watermarks.finish(&changes);
-        }
+        Some(changes) => watermarks.open(&changes),
     }
     watermarks.take_status(now, true).map(Piece::Status)
 }

@@ -35,7 +35,11 @@ struct Setup {
 }
 
 fn task(setup: Setup) -> Task {
-    let description = TaskDescription {
+    Task::new(describe(setup), Arc::new(|| {}))
+}
+
+fn describe(setup: Setup) -> TaskDescription {
+    TaskDescription {
         subtask: SubtaskId { vertex: VertexId(setup.vertex), index: SubtaskIndex(setup.index) },
         identity: crate::operator::TaskIdentity::default(),
         parallelism: setup.parallelism,
@@ -48,8 +52,8 @@ fn task(setup: Setup) -> Task {
         options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
         state_backend: crate::state::StateBackend::default(),
         clock: Arc::new(|| Timestamp(0)),
-    };
-    Task::new(description, Arc::new(|| {}))
+        alignment: None,
+    }
 }
 
 fn aggregate_task(kept: &Arc<Kept>, channels: u32) -> (Task, Vec<OutputChannel>) {

@@ -6,14 +6,17 @@ use crate::edge;
 use crate::job::JobDescription;
 use crate::memory::{Demand, MemorySplit};
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, sending_channel};
+use sluice_engine::event_time::alignment::{AlignmentGroups, AlignmentMember, WatermarkAlignment};
 use sluice_engine::operator::TaskIdentity;
 use sluice_engine::partition::EdgeOutput;
+use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::task::{TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::{Edge, JobGraph, Partitioning};
 use sluice_protocol::message::{Deployment, Placement};
-use sluice_protocol::{SubtaskId, SubtaskIndex, TaskManagerId, VertexId};
+use sluice_protocol::{SubtaskId, SubtaskIndex, TaskManagerId, TimeSpan, VertexId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Everything a deployment consists of here, before its state is there.
 pub(crate) struct Plan {
@@ -25,6 +28,23 @@ pub(crate) struct Plan {
     pub(crate) outgoing: Vec<Outgoing>,
     /// How the memory is divided among them.
     pub(crate) memory: MemorySplit,
+    /// The sources that wait for each other.
+    pub(crate) alignment: Arc<AlignmentGroups>,
+}
+
+fn alignment_of(program: &VertexProgram) -> Option<&WatermarkAlignment> {
+    program.source.as_ref()?.1.watermarks()?.alignment.as_ref()
+}
+
+/// How often TaskManagers of this program are told of each other's sources; `None`: no source waits for another.
+pub(crate) fn alignment_interval(program: &Program) -> Option<TimeSpan> {
+    program.vertices.iter().filter_map(alignment_of).map(|alignment| alignment.update_interval).min()
+}
+
+/// Whether other TaskManagers have sources that wait for others.
+fn has_aligned_elsewhere(job: &JobDescription, own: &TaskManagerId, deployment: &Deployment) -> bool {
+    let is_aligned = |vertex: VertexId| job.program.vertices.get(vertex.0 as usize).and_then(alignment_of).is_some();
+    deployment.placement.iter().any(|place| place.task_manager != *own && is_aligned(place.subtask.vertex))
 }
 
 /// Plans a deployment for the TaskManager `own`.
@@ -49,6 +69,7 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
     for (number, edge) in graph.edges.iter().enumerate() {
         wiring.connect_edge(job, number, edge)?;
     }
+    let alignment = Arc::new(AlignmentGroups::new(has_aligned_elsewhere(job, own, deployment)));
     let tasks = deployment.tasks.iter().map(|task| {
         let vertex = task.subtask.vertex;
         let (info, program) = graph
@@ -69,10 +90,12 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
             state_backend: equipment.state_backend.clone(),
             options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
             clock: edge::clock(),
+            alignment: alignment_of(program)
+                .map(|one| AlignmentMember::new(Arc::clone(&alignment), task.subtask, one.clone())),
         })
     });
     let tasks = tasks.collect::<Result<_, Failure>>()?;
-    Ok(Plan { tasks, incoming: wiring.incoming, outgoing: wiring.outgoing.into_values().collect(), memory })
+    Ok(Plan { tasks, incoming: wiring.incoming, outgoing: wiring.outgoing.into_values().collect(), memory, alignment })
 }
 
 /// What the tasks that are to run here hold apart from state.

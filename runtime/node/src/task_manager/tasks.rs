@@ -4,6 +4,7 @@ use super::restore::TaskState;
 use crate::data_plane::OpenRun;
 use crate::metrics::TaskMetrics;
 use sluice_engine::channel::QueueGauge;
+use sluice_engine::event_time::alignment::AlignmentGroups;
 use sluice_engine::runner::{self, RunningTask};
 use sluice_engine::task::{self, TaskDescription, TaskEvent, TaskHandle};
 use sluice_protocol::graph::JobGraph;
@@ -42,14 +43,21 @@ pub(crate) struct ActiveRun {
     open: Option<OpenRun>,
     /// For each checkpoint that snapshots are stored of: cancelled when it is aborted.
     aborts: BTreeMap<CheckpointId, CancellationToken>,
+    /// The sources that wait for each other.
+    pub(crate) alignment: Arc<AlignmentGroups>,
 }
 
 impl ActiveRun {
     /// A run whose tasks wait for their state.
-    pub(crate) fn new(run: Run, has_store: bool, descriptions: Vec<TaskDescription>, open: Option<OpenRun>) -> Self {
+    pub(crate) fn new(
+        run: Run,
+        has_store: bool,
+        (descriptions, alignment): (Vec<TaskDescription>, Arc<AlignmentGroups>),
+        open: Option<OpenRun>,
+    ) -> Self {
         let cancelled = CancellationToken::new();
         let (tasks, aborts) = (BTreeMap::new(), BTreeMap::new());
-        Self { run, has_store, cancelled, waiting: descriptions, tasks, alive: 0, open, aborts }
+        Self { run, has_store, cancelled, waiting: descriptions, tasks, alive: 0, open, aborts, alignment }
     }
 
     /// The state has come: starts the threads.

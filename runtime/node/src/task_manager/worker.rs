@@ -231,8 +231,11 @@ impl Worker {
 
     async fn exchange(&mut self, link: &mut Link, incoming: &mut mpsc::Receiver<ToTaskManager>) -> SessionOutcome {
         let mut ticks = ticks(HEARTBEAT_INTERVAL);
+        let interval = deploy::alignment_interval(&self.equipment.job.program);
+        let mut alignment = interval.map(|interval| self::ticks(interval.as_duration()));
         loop {
             tokio::select! {
+                () = next(&mut alignment) => self.report_watermarks(link),
                 message = incoming.recv() => {
                     let Some(message) = message else {
                         return lost(link, "the connection ended".to_owned());
@@ -287,11 +290,21 @@ impl Worker {
             ToTaskManager::CheckpointCompleted { run, checkpoint, held } => {
                 self.with_active(run, |active| active.checkpoint_completed(checkpoint, held.as_deref()));
             }
+            ToTaskManager::AlignWatermarks { run, groups } => {
+                self.with_active(run, |active| active.alignment.hear(&groups));
+            }
             ToTaskManager::CheckpointAborted { run, checkpoint } => {
                 self.with_active(run, |active| active.checkpoint_aborted(checkpoint));
             }
         }
         None
+    }
+
+    /// Says how far its sources are, for those of other TaskManagers that wait for them.
+    fn report_watermarks(&self, link: &Link) {
+        if let Some(active) = self.active.as_ref().filter(|active| !active.cancelled.is_cancelled()) {
+            link.send(FromTaskManager::ReportWatermarks { run: active.run, groups: active.alignment.report() });
+        }
     }
 
     /// Refuses what is of another run (N2).
@@ -334,7 +347,7 @@ impl Worker {
             .as_ref()
             .filter(|_| has_remote)
             .map(|data_plane| data_plane.open_run(run, plan.incoming, plan.outgoing, self.on_broken()));
-        let active = ActiveRun::new(run, deployment.state_directory.is_some(), plan.tasks, open);
+        let active = ActiveRun::new(run, deployment.state_directory.is_some(), (plan.tasks, plan.alignment), open);
         let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
         let tasks = deployment.tasks.clone();
         self.active = Some(active);
@@ -544,6 +557,14 @@ impl Worker {
 async fn told(leave: &mut watch::Receiver<bool>) {
     if leave.wait_for(|leave| *leave).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Until the next tick; for ever where there are none.
+async fn next(ticks: &mut Option<tokio::time::Interval>) {
+    match ticks {
+        Some(ticks) => drop(ticks.tick().await),
+        None => std::future::pending().await,
     }
 }
 

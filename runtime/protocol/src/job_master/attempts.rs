@@ -11,7 +11,7 @@ use crate::failure::{Failure, FailureRecord, Fault, Retry};
 use crate::ids::{Run, SubtaskId};
 use crate::ledger::Ends;
 use crate::ledger::append::backoff;
-use crate::message::{FromTaskManager, Registration, ToTaskManager};
+use crate::message::{FromTaskManager, GroupWatermark, Registration, ToTaskManager};
 use crate::restart::{CountedFailure, RestartDecision};
 use crate::time::{TimeSpan, Timestamp};
 
@@ -47,6 +47,7 @@ impl JobMaster {
                     self.fail_attempt(failure, Some((session, subtask)));
                 }
             }
+            FromTaskManager::ReportWatermarks { run, groups } => self.align_watermarks(session, run, groups),
             FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics } => {
                 if self.is_current(session, run, subtask) {
                     self.on_acknowledged(subtask, checkpoint, StoredState { state, savepoint, metrics });
@@ -57,6 +58,14 @@ impl JobMaster {
                     self.on_declined(checkpoint, failure);
                 }
             }
+        }
+    }
+
+    /// Tells a TaskManager how far the others are, by their last reports; none is answered before all have reported.
+    fn align_watermarks(&mut self, session: SessionId, run: Run, groups: Vec<GroupWatermark>) {
+        let execution = self.execution.as_mut().filter(|execution| execution.run == run);
+        if let Some(groups) = execution.and_then(|execution| execution.align(session, groups)) {
+            self.send(session, ToTaskManager::AlignWatermarks { run, groups });
         }
     }
 

@@ -4,7 +4,7 @@ use crate::graph::JobGraph;
 use crate::ids::{Run, SubtaskId, SubtaskIndex, VertexId};
 use crate::job_master::SessionId;
 use crate::job_master::task_managers::Slot;
-use crate::message::{Deployment, Placement, TaskDeployment};
+use crate::message::{Deployment, GroupWatermark, Placement, TaskDeployment};
 use crate::state::SubtaskState;
 use crate::status::VertexStatus;
 use crate::time::Timestamp;
@@ -25,6 +25,8 @@ pub(super) struct Execution {
     /// When all its tasks must have said that they run.
     pub(super) deadline: Timestamp,
     tasks: BTreeMap<SubtaskId, (SessionId, TaskState)>,
+    /// What each TaskManager last said of its alignment groups.
+    watermarks: BTreeMap<SessionId, Vec<GroupWatermark>>,
 }
 
 impl Execution {
@@ -55,7 +57,10 @@ impl Execution {
             let state_directory = state_directory.map(ToOwned::to_owned);
             (session, Deployment { run, tasks, placement: placement.clone(), state_directory })
         };
-        Some((Self { run, deadline, tasks }, by_session.into_iter().map(deployment).collect()))
+        Some((
+            Self { run, deadline, tasks, watermarks: BTreeMap::new() },
+            by_session.into_iter().map(deployment).collect(),
+        ))
     }
 
     pub(super) fn contains(&self, subtask: SubtaskId) -> bool {
@@ -80,6 +85,27 @@ impl Execution {
     /// The sessions that host its tasks.
     pub(super) fn sessions(&self) -> BTreeSet<SessionId> {
         self.tasks.values().map(|(session, _)| *session).collect()
+    }
+
+    /// Takes what a TaskManager says of its alignment groups; gives what the others say, the least of each group, once all
+    /// that host tasks have spoken: until then a group's least may be anything.
+    pub(super) fn align(&mut self, session: SessionId, groups: Vec<GroupWatermark>) -> Option<Vec<GroupWatermark>> {
+        let sessions = self.sessions();
+        if !sessions.contains(&session) {
+            return None;
+        }
+        self.watermarks.insert(session, groups);
+        if self.watermarks.len() < sessions.len() {
+            return None;
+        }
+        let mut least: BTreeMap<&str, i64> = BTreeMap::new();
+        let others = self.watermarks.iter().filter(|(other, _)| **other != session);
+        for GroupWatermark { group, watermark } in others.flat_map(|(_, groups)| groups) {
+            let known = least.entry(group).or_insert(*watermark);
+            *known = (*known).min(*watermark);
+        }
+        let said = |(group, watermark): (&str, i64)| GroupWatermark { group: group.to_owned(), watermark };
+        Some(least.into_iter().map(said).collect())
     }
 
     /// The sessions that host its sources.

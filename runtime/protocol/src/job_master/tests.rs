@@ -15,10 +15,10 @@ mod savepoints;
 mod takeover;
 
 use crate::failure::{ExitKind, Failure, Fault};
-use crate::ids::{CheckpointId, Generation};
+use crate::ids::{Attempt, CheckpointId, Generation, Run};
 use crate::job_master::{Command, Directive, Event, SessionId, StartFrom};
 use crate::ledger::{Entry, EntryKind};
-use crate::message::{FromTaskManager, ToTaskManager};
+use crate::message::{FromTaskManager, GroupWatermark, ToTaskManager};
 use crate::options::{FixedDelay, RestartStrategySpec, Retention, TolerableFailures};
 use crate::restart::{CountedFailure, FailureCounts};
 use crate::status::JobState;

@@ -27,6 +27,10 @@ impl TryFrom<&FromTaskManager> for FromTaskManagerEnvelope {
                 failure: write_json(failure, "TaskFailed.failure", "a failure")?,
             }),
             FromTaskManager::TasksEnded { run: of } => Message::TasksEnded(v1::TasksEnded { run: run(*of) }),
+            FromTaskManager::ReportWatermarks { run: of, groups } => Message::ReportWatermarks(v1::ReportWatermarks {
+                run: run(*of),
+                groups: write_json(groups, "ReportWatermarks.groups", "watermarks")?,
+            }),
             FromTaskManager::Acknowledge { run: of, subtask: task, checkpoint, state, savepoint, metrics } => {
                 let savepoint = savepoint.as_ref();
                 Message::Acknowledge(v1::Acknowledge {
@@ -77,6 +81,10 @@ impl TryFrom<FromTaskManagerEnvelope> for FromTaskManager {
                 }
             }
             Message::TasksEnded(m) => Self::TasksEnded { run: Place("TasksEnded").run(m.run)? },
+            Message::ReportWatermarks(m) => Self::ReportWatermarks {
+                run: Place("ReportWatermarks").run(m.run)?,
+                groups: read_json(&m.groups, "ReportWatermarks.groups", "watermarks")?,
+            },
             Message::Acknowledge(m) => acknowledge(&m)?,
             Message::Decline(m) => {
                 let place = Place("Decline");

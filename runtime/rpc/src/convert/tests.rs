@@ -7,8 +7,8 @@ use sluice_protocol::failure::{Failure, Fault, Retry};
 use sluice_protocol::graph::Partitioning;
 use sluice_protocol::ledger::Ends;
 use sluice_protocol::message::{
-    Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, Held, Placement, Registration, TaskDeployment,
-    ToTaskManager,
+    Alignment, Barrier, CheckpointMetrics, Deployment, FromTaskManager, GroupWatermark, Held, Placement, Registration,
+    TaskDeployment, ToTaskManager,
 };
 use sluice_protocol::state::{
     Checksum, InFlightHandle, KeyedStateHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution,
@@ -127,8 +127,14 @@ fn to_task_manager() -> impl Strategy<Value = ToTaskManager> {
         }),
         (run(), any::<u64>())
             .prop_map(|(run, id)| ToTaskManager::CheckpointAborted { run, checkpoint: CheckpointId(id) }),
+        (run(), groups()).prop_map(|(run, groups)| ToTaskManager::AlignWatermarks { run, groups }),
         Just(ToTaskManager::Shutdown),
     ]
+}
+
+fn groups() -> impl Strategy<Value = Vec<GroupWatermark>> {
+    let group = (any::<String>(), any::<i64>()).prop_map(|(group, watermark)| GroupWatermark { group, watermark });
+    prop::collection::vec(group, 0..3)
 }
 
 fn registration() -> impl Strategy<Value = Registration> {
@@ -171,6 +177,7 @@ fn from_task_manager() -> impl Strategy<Value = FromTaskManager> {
             failure
         }),
         run().prop_map(|run| FromTaskManager::TasksEnded { run }),
+        (run(), groups()).prop_map(|(run, groups)| FromTaskManager::ReportWatermarks { run, groups }),
         (run(), subtask(), any::<u64>(), state(), metrics()).prop_map(|(run, subtask, id, state, metrics)| {
             let savepoint = (id % 2 == 0).then(|| state.clone());
             FromTaskManager::Acknowledge { run, subtask, checkpoint: CheckpointId(id), state, savepoint, metrics }

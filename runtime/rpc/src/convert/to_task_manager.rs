@@ -38,6 +38,10 @@ impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
             ToTaskManager::CheckpointAborted { run: of, checkpoint } => {
                 Message::CheckpointAborted(v1::CheckpointAborted { run: run(*of), checkpoint: checkpoint.0 })
             }
+            ToTaskManager::AlignWatermarks { run: of, groups } => Message::AlignWatermarks(v1::AlignWatermarks {
+                run: run(*of),
+                groups: write_json(groups, "AlignWatermarks.groups", "watermarks")?,
+            }),
             ToTaskManager::Shutdown => Message::Shutdown(v1::Shutdown {}),
         };
         Ok(Self { message: Some(message) })
@@ -67,6 +71,10 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
             Message::CheckpointAborted(m) => Self::CheckpointAborted {
                 run: Place("CheckpointAborted").run(m.run)?,
                 checkpoint: CheckpointId(m.checkpoint),
+            },
+            Message::AlignWatermarks(m) => Self::AlignWatermarks {
+                run: Place("AlignWatermarks").run(m.run)?,
+                groups: read_json(&m.groups, "AlignWatermarks.groups", "watermarks")?,
             },
             Message::Shutdown(v1::Shutdown {}) => Self::Shutdown,
             // Whoever takes it looks for it before.

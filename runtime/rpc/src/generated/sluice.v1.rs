@@ -469,7 +469,7 @@ pub mod job_manager_control_server {
 /// From the JobManager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ToTaskManagerEnvelope {
-    #[prost(oneof = "to_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "to_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub message: ::core::option::Option<to_task_manager_envelope::Message>,
 }
 /// Nested message and enum types in `ToTaskManagerEnvelope`.
@@ -496,12 +496,14 @@ pub mod to_task_manager_envelope {
         Shutdown(super::Shutdown),
         #[prost(message, tag = "10")]
         LogLevel(super::LogLevel),
+        #[prost(message, tag = "11")]
+        AlignWatermarks(super::AlignWatermarks),
     }
 }
 /// From a TaskManager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FromTaskManagerEnvelope {
-    #[prost(oneof = "from_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "from_task_manager_envelope::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub message: ::core::option::Option<from_task_manager_envelope::Message>,
 }
 /// Nested message and enum types in `FromTaskManagerEnvelope`.
@@ -526,6 +528,8 @@ pub mod from_task_manager_envelope {
         Decline(super::Decline),
         #[prost(message, tag = "9")]
         Leaving(super::Leaving),
+        #[prost(message, tag = "10")]
+        ReportWatermarks(super::ReportWatermarks),
     }
 }
 /// One run of the tasks.
@@ -607,6 +611,15 @@ pub struct CheckpointAborted {
     #[prost(uint64, tag = "2")]
     pub checkpoint: u64,
 }
+/// How far the sources on all other TaskManagers are.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlignWatermarks {
+    #[prost(message, optional, tag = "1")]
+    pub run: ::core::option::Option<RunId>,
+    /// JSON of a list of sluice_protocol::message::GroupWatermark.
+    #[prost(bytes = "vec", tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<u8>,
+}
 /// The job has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Shutdown {}
@@ -665,6 +678,15 @@ pub struct TaskFailed {
 pub struct TasksEnded {
     #[prost(message, optional, tag = "1")]
     pub run: ::core::option::Option<RunId>,
+}
+/// How far the sources on this TaskManager are.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportWatermarks {
+    #[prost(message, optional, tag = "1")]
+    pub run: ::core::option::Option<RunId>,
+    /// JSON of a list of sluice_protocol::message::GroupWatermark.
+    #[prost(bytes = "vec", tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<u8>,
 }
 /// A subtask's part of a checkpoint is safely stored.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

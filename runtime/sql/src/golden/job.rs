@@ -7,10 +7,11 @@
 use super::memory::{Connectors, Writer};
 use arrow::datatypes::SchemaRef;
 use sluice_engine::channel::{ChannelId, InputChannel, OutputChannel, channel, codec, sending_channel};
+use sluice_engine::event_time::alignment::{AlignmentGroups, AlignmentMember, WatermarkAlignment};
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel};
 use sluice_engine::operator::{OperatorState, RestoredKeyed, RestoredList, RestoredState, TaskIdentity, WriteOptions};
 use sluice_engine::partition::EdgeOutput;
-use sluice_engine::program::Program;
+use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Step, Task, TaskDescription, TaskEvent, TaskOptions};
 use sluice_protocol::graph::{Edge, JobGraph};
@@ -38,6 +39,11 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
+    /// Rows of keyed state.
+    pub(crate) fn state_rows(&self) -> u64 {
+        self.metadata().operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.rows).sum()
+    }
+
     /// As the next job reads it.
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::from_bytes(&self.metadata, "the checkpoint").expect("it was just written")
@@ -80,6 +86,8 @@ pub(crate) struct Job {
     pumps: Vec<Pump>,
     finished: usize,
     checkpoints: u64,
+    /// The sources that wait for each other, as if subtasks with even and odd numbers were in two processes.
+    alignment: [Arc<AlignmentGroups>; 2],
 }
 
 impl Job {
@@ -94,6 +102,7 @@ impl Job {
             pumps: Vec::new(),
             finished: 0,
             checkpoints: 0,
+            alignment: [true, true].map(|waits| Arc::new(AlignmentGroups::new(waits))),
         }
     }
 
@@ -234,6 +243,11 @@ impl Job {
             let pump = self.random.usize(0..self.pumps.len());
             self.pumps[pump].step();
         }
+        if self.random.u8(..32) == 0 {
+            let [even, odd] = &self.alignment;
+            even.hear(&odd.report());
+            odd.hear(&even.report());
+        }
         let index = self.random.usize(0..self.tasks.len());
         let task = &mut self.tasks[index];
         let subtask = task.subtask();
@@ -272,12 +286,19 @@ impl Job {
                     options: TaskOptions { batch_rows: 64, ..TaskOptions::default() },
                     state_backend: StateBackend::Hash,
                     clock: Arc::new(|| Timestamp(0)),
+                    alignment: aligned(program).map(|one| {
+                        AlignmentMember::new(Arc::clone(&self.alignment[index.0 as usize % 2]), subtask, one)
+                    }),
                 };
                 self.tasks.push(Task::new(description, Arc::new(|| {})));
             }
         }
         self.pumps = channels.pumps;
     }
+}
+
+fn aligned(program: &VertexProgram) -> Option<WatermarkAlignment> {
+    program.source.as_ref()?.1.watermarks()?.alignment.clone()
 }
 
 fn handle(share: &InFlight, graph: &JobGraph) -> InFlightHandle {

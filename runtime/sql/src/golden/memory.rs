@@ -1,5 +1,6 @@
 //! Connectors in memory: `rows` reads the views and their owners in splits (with `'changes' = 'true'` as changes that come to
-//! the same rows), `collect` keeps what is written with its kinds.
+//! the same rows; with `'every' = '5'` it has rows at every fifth poll only; with `'silent' = 'true'` its first split, which
+//! has no rows, may fall idle and ends with the last), `collect` keeps what is written with its kinds.
 
 use super::job::Cut;
 use super::views::{self, View};
@@ -26,6 +27,9 @@ use std::sync::{Arc, Mutex};
 /// Splits of the source.
 const SPLITS: usize = 5;
 
+/// Rows of a split of the short table.
+const SHORT: usize = 20;
+
 /// How often each row is in a sink, the row as text.
 pub(crate) type SinkContent = BTreeMap<String, i64>;
 
@@ -50,6 +54,8 @@ struct Collected {
 /// The catalog of one test.
 pub(crate) struct Connectors {
     splits: Arc<Vec<RecordBatch>>,
+    /// The first rows of each split.
+    short: Arc<Vec<RecordBatch>>,
     owners: Arc<Vec<RecordBatch>>,
     rows_read: Arc<AtomicUsize>,
     collected: Mutex<BTreeMap<String, Arc<Collected>>>,
@@ -58,14 +64,24 @@ pub(crate) struct Connectors {
 impl Connectors {
     pub(crate) fn new(views: &[View]) -> Self {
         let splits = (0..SPLITS).map(|split| batch(&of_split(views, split).collect::<Vec<_>>()));
+        let splits = splits.collect::<Vec<_>>();
+        let short = splits.iter().map(|split| split.slice(0, split.num_rows().min(SHORT))).collect();
         let owners = Arc::new(views::owners(views.len() as u64));
-        Self { splits: Arc::new(splits.collect()), owners, rows_read: Arc::default(), collected: Mutex::default() }
+        Self {
+            splits: Arc::new(splits),
+            short: Arc::new(short),
+            owners,
+            rows_read: Arc::default(),
+            collected: Mutex::default(),
+        }
     }
 
-    /// The rows of a table, in splits: `page_views` or `owners`.
+    /// The rows of a table, in splits: `page_views`, also with more behind that, the first of them
+    /// (`page_views_short`), or `owners`.
     pub(crate) fn table(&self, name: &str) -> &Arc<Vec<RecordBatch>> {
         match name {
-            "page_views" => &self.splits,
+            "page_views_short" => &self.short,
+            name if name.starts_with("page_views") => &self.splits,
             "owners" => &self.owners,
             other => panic!("there is no table '{other}'"),
         }
@@ -211,7 +227,10 @@ impl ConnectorCatalog for Connectors {
         let schema = Arc::clone(&table.schema);
         let splits = Arc::clone(self.table(&table.name));
         let has_changes = table.option("changes") == Some("true");
-        Ok(Arc::new(Rows { schema, splits, has_changes, rows_read: Arc::clone(&self.rows_read) }))
+        let is_silent = table.option("silent") == Some("true");
+        let every = table.option("every").map_or(1, |every| every.parse().expect("a number"));
+        let rows_read = Arc::clone(&self.rows_read);
+        Ok(Arc::new(Rows { schema, splits, has_changes, is_silent, every, rows_read }))
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
@@ -230,21 +249,22 @@ impl ConnectorCatalog for Connectors {
     }
 }
 
+#[derive(Clone)]
 struct Rows {
     schema: SchemaRef,
     splits: Arc<Vec<RecordBatch>>,
     has_changes: bool,
+    is_silent: bool,
+    every: usize,
     rows_read: Arc<AtomicUsize>,
 }
 
 impl SourceFactory for Rows {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
         Ok(Box::new(RowsReader {
-            schema: Arc::clone(&self.schema),
-            splits: Arc::clone(&self.splits),
-            has_changes: self.has_changes,
-            rows_read: Arc::clone(&self.rows_read),
+            rows: self.clone(),
             positions: BTreeMap::new(),
+            polls: 0,
             next: 0,
             polled: String::new(),
             told: BTreeSet::new(),
@@ -266,11 +286,9 @@ impl SourceFactory for Rows {
 
 /// Reads its splits in turn, a few rows at a time.
 struct RowsReader {
-    schema: SchemaRef,
-    splits: Arc<Vec<RecordBatch>>,
-    has_changes: bool,
-    rows_read: Arc<AtomicUsize>,
+    rows: Rows,
     positions: BTreeMap<usize, usize>,
+    polls: usize,
     next: usize,
     /// The split of the last rows.
     polled: String,
@@ -283,7 +301,7 @@ impl Source for RowsReader {
         let operator = &context.operator;
         let own =
             |split: &usize| u32::try_from(*split).is_ok_and(|split| split % operator.parallelism == operator.subtask.0);
-        self.positions = (0..self.splits.len()).filter(own).map(|split| (split, 0)).collect();
+        self.positions = (0..self.rows.splits.len()).filter(own).map(|split| (split, 0)).collect();
         for SplitState { split, state } in state.splits {
             let position = state["position"].as_u64().and_then(|position| usize::try_from(position).ok());
             let known =
@@ -294,37 +312,40 @@ impl Source for RowsReader {
     }
 
     fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
-        let rest = |split: usize, position: usize| self.splits[split].num_rows() - position;
+        let Rows { schema, splits, has_changes, every, rows_read, .. } = &self.rows;
+        let rest = |split: usize, position: usize| splits[split].num_rows() - position;
         let open: Vec<usize> = self.positions.iter().filter(|(s, p)| rest(**s, **p) > 0).map(|(s, _)| *s).collect();
         let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Finished) };
+        self.polls += 1;
+        if self.polls % every > 0 {
+            return Ok(SourcePoll::Pending);
+        }
         self.next += 1;
         self.polled = split.to_string();
         let position = self.positions[&split];
         let rows = rest(split, position).min(max_rows).min(1 + self.next % 40);
         self.positions.insert(split, position + rows);
-        self.rows_read.fetch_add(rows, Ordering::Relaxed);
-        let all = &self.splits[split];
+        rows_read.fetch_add(rows, Ordering::Relaxed);
+        let all = &splits[split];
         let changes: Vec<(usize, RowKind)> = (position..position + rows)
-            .flat_map(
-                |row| if self.has_changes { changes_of(row, all.num_rows()) } else { vec![(row, RowKind::Insert)] },
-            )
+            .flat_map(|row| if *has_changes { changes_of(row, all.num_rows()) } else { vec![(row, RowKind::Insert)] })
             .collect();
         let indices = UInt64Array::from_iter_values(changes.iter().map(|(row, _)| *row as u64));
         let all = take_record_batch(all, &indices).map_err(|error| TaskError::BadData(error.to_string()))?;
-        let kinds = self.has_changes.then(|| UInt8Array::from_iter_values(changes.iter().map(|(_, kind)| *kind as u8)));
-        let columns =
-            self.schema.fields().iter().map(|field| all.column_by_name(field.name()).expect("declared").clone());
-        let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect());
+        let kinds = has_changes.then(|| UInt8Array::from_iter_values(changes.iter().map(|(_, kind)| *kind as u8)));
+        let columns = schema.fields().iter().map(|field| all.column_by_name(field.name()).expect("declared").clone());
+        let rows = RecordBatch::try_new(Arc::clone(schema), columns.collect());
         Ok(SourcePoll::Batch(Batch { rows: rows.map_err(|error| TaskError::BadData(error.to_string()))?, kinds }))
     }
 
     fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
         let mut changes = Vec::new();
         for (split, position) in &self.positions {
+            let is_silent = self.rows.is_silent && *split == 0;
             if self.told.insert((*split, false)) {
-                changes.push(SplitChange::Added { split: split.to_string(), may_idle: false });
+                changes.push(SplitChange::Added { split: split.to_string(), may_idle: is_silent });
             }
-            if *position == self.splits[*split].num_rows() && self.told.insert((*split, true)) {
+            if !is_silent && *position == self.rows.splits[*split].num_rows() && self.told.insert((*split, true)) {
                 changes.push(SplitChange::Finished { split: split.to_string() });
             }
         }

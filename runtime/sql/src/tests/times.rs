@@ -5,6 +5,7 @@ use arrow::array::{
     ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray, new_null_array,
 };
 use arrow::datatypes::{DataType, SchemaRef, TimestampMillisecondType};
+use sluice_engine::event_time::alignment::WatermarkAlignment;
 use sluice_engine::program::Program;
 use sluice_engine::table::with_dead_letters;
 use sluice_protocol::TimeSpan;
@@ -101,5 +102,32 @@ fn options_of_watermarks_that_are_mistakes() {
         "table 't': 'scan.watermark.idle-timeout' needs WATERMARK FOR in CREATE TABLE"
     );
     assert!(wrong(columns, ", 'scan.watermark.idle-timeout' = 'soon'").contains("is no duration"));
-    assert!(wrong(columns, ", 'scan.watermark.alignment.group' = 'g'").contains("not supported yet"));
+}
+
+#[test]
+fn sources_are_aligned_as_in_flink() {
+    let columns = "v BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts";
+    let alignment = |options: &str| {
+        let program = plan(&format!("{}{INTO}", table(columns, options)));
+        program.vertices[0].source.as_ref().unwrap().1.watermarks().unwrap().alignment.clone()
+    };
+    let options = ", 'scan.watermark.alignment.group' = 'g', 'scan.watermark.alignment.max-drift' = '20 s'";
+    let expected = |update_interval| {
+        let (group, max_drift) = ("g".to_owned(), TimeSpan(20_000));
+        Some(WatermarkAlignment { group, max_drift, update_interval: TimeSpan(update_interval) })
+    };
+    assert_eq!(alignment(options), expected(1000));
+    let interval = format!("{options}, 'scan.watermark.alignment.update-interval' = '200 ms'");
+    assert_eq!(alignment(&interval), expected(200));
+    assert_eq!(alignment(""), None);
+
+    let wrong = |option: &str| mistake(&format!("{}{INTO}", table(columns, option))).message;
+    assert_eq!(
+        wrong(", 'scan.watermark.alignment.group' = 'g'"),
+        "table 't': option 'scan.watermark.alignment.group' needs 'scan.watermark.alignment.max-drift': how far the source \
+         may be ahead of its group"
+    );
+    assert!(wrong(", 'scan.watermark.alignment.max-drift' = '1 s'").contains("needs 'scan.watermark.alignment.group'"));
+    let never = format!("{options}, 'scan.watermark.alignment.update-interval' = '0'");
+    assert!(wrong(&never).contains("must be more than 0"));
 }

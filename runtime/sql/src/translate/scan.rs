@@ -166,9 +166,9 @@ impl Statement<'_> {
         source: Arc<dyn SourceFactory>,
         schema: &SchemaRef,
     ) -> Result<Arc<dyn SourceFactory>, SqlError> {
-        let SourceTime { idle_timeout } = SourceTime::of(self, table)?;
+        let source_time = SourceTime::of(self, table)?;
         let Some(time) = self.times.get(table.name()) else { return Ok(source) };
-        let strategy = time.strategy(schema, idle_timeout).map_err(|error| self.planning(&error))?;
+        let strategy = time.strategy(schema, source_time).map_err(|error| self.planning(&error))?;
         Ok(Arc::new(Watermarked { source, strategy }))
     }
 

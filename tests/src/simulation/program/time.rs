@@ -81,6 +81,7 @@ impl Events {
             time: Box::new(|| Ok(Box::new(Time(0)))),
             watermark: Box::new(move || Ok(Box::new(Time(delay)))),
             idle_timeout: None,
+            alignment: None,
         }
     }
 

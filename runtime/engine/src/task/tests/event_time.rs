@@ -1,6 +1,7 @@
 //! Watermarks and timers in a task: slices, barriers between and behind them, ends with and without a drain.
 
 use super::*;
+use crate::event_time::alignment::{AlignmentGroups, AlignmentMember, WatermarkAlignment};
 use crate::event_time::{WatermarkStatus, WatermarkStrategy};
 use crate::operator::{Collector, ListPiece, Operator, OperatorFactory, Progress, SnapshotWriter};
 use crate::operators::RowExpression;
@@ -145,6 +146,10 @@ impl Operator for Waits {
     }
 }
 
+fn aligned() -> WatermarkAlignment {
+    WatermarkAlignment { group: "g".to_owned(), max_drift: TimeSpan(10), update_interval: TimeSpan(300) }
+}
+
 struct WaitsFactory(Arc<Mutex<Vec<String>>>);
 
 impl OperatorFactory for WaitsFactory {
@@ -167,11 +172,22 @@ struct World {
 impl World {
     /// A source with these splits, a second of idle timeout, and an operator that waits.
     fn new(splits: &[&'static str], state: Option<BTreeMap<OperatorUid, RestoredState>>) -> Self {
+        Self::in_group(splits, state, &Arc::new(AlignmentGroups::new(false)), 0)
+    }
+
+    /// The same beside others with which it is aligned.
+    fn in_group(
+        splits: &[&'static str],
+        state: Option<BTreeMap<OperatorUid, RestoredState>>,
+        groups: &Arc<AlignmentGroups>,
+        vertex: u32,
+    ) -> Self {
         let script = Script(Arc::new(Mutex::new(splits.iter().map(|split| (*split, VecDeque::new())).collect())));
         let strategy = WatermarkStrategy {
             time: Box::new(|| Ok(Box::new(Value))),
             watermark: Box::new(|| Ok(Box::new(Value))),
             idle_timeout: Some(TimeSpan(1000)),
+            alignment: Some(aligned()),
         };
         let source: Arc<dyn SourceFactory> = Arc::new(Scripted(script.clone(), strategy));
         let told = Arc::default();
@@ -184,8 +200,11 @@ impl World {
         };
         let (output, input) = channel(id(0, 0), 1 << 20);
         let outputs = vec![EdgeOutput { partitioning: Partitioning::Forward, channels: vec![output] }];
-        let setup = Setup { vertex: 0, index: 0, parallelism: 1, program, inputs: Vec::new(), outputs, state };
-        Self { script, told, task: task(setup), output: input }
+        let setup = Setup { vertex, index: 0, parallelism: 1, program, inputs: Vec::new(), outputs, state };
+        let subtask = SubtaskId { vertex: VertexId(vertex), index: SubtaskIndex(0) };
+        let alignment = Some(AlignmentMember::new(Arc::clone(groups), subtask, aligned()));
+        let description = TaskDescription { alignment, ..describe(setup) };
+        Self { script, told, task: Task::new(description, Arc::new(|| {})), output: input }
     }
 
     fn give(&self, split: &str, rows: &[i64]) {
@@ -310,4 +329,55 @@ fn a_drain_fires_everything_and_a_stop_nothing() {
         let joined = world.out().join(" ");
         assert_eq!(joined, expected.join(" "), "{ends:?}");
     }
+}
+
+/// FLINK-31632, FLINK-32316: sources that waited for ever, or for such as had ended.
+#[test]
+fn a_source_that_is_ahead_of_its_group_is_not_read_but_takes_barriers() {
+    let groups = Arc::new(AlignmentGroups::new(false));
+    let (mut fast, mut slow) = (World::in_group(&["a"], None, &groups, 0), World::in_group(&["b"], None, &groups, 1));
+    fast.give("a", &[20]);
+    slow.give("b", &[1]);
+    assert!(matches!(settle(&mut fast.task, 0), Step::Idle { .. }));
+    assert_eq!(fast.out(), ["20", "W20"], "what it had begun with");
+    fast.give("a", &[30]);
+    assert_eq!(settle(&mut fast.task, 100), Step::Idle { until: Some(Timestamp(400)) }, "and it looks again");
+    assert_eq!(fast.out(), [""; 0], "the other is not up yet");
+    trigger(&fast, Alignment::Aligned, Ends::None);
+    settle(&mut fast.task, 110);
+    assert_eq!(fast.out(), ["|1"]);
+    settle(&mut slow.task, 120);
+    settle(&mut fast.task, 130);
+    assert_eq!(fast.out(), [""; 0], "19 ahead");
+    slow.give("b", &[10]);
+    settle(&mut slow.task, 140);
+    settle(&mut fast.task, 150);
+    assert_eq!(fast.out(), ["30", "W30"]);
+    fast.give("a", &[40]);
+    settle(&mut fast.task, 160);
+    assert_eq!(fast.out(), [""; 0], "20 ahead");
+    trigger(&slow, Alignment::Aligned, Ends::Finish);
+    settle(&mut slow.task, 170);
+    settle(&mut fast.task, 250);
+    assert_eq!(fast.out(), ["40", "W40"], "one that has ended is not waited for");
+    trigger(&fast, Alignment::Aligned, Ends::Stop);
+    settle(&mut fast.task, 260);
+    assert_eq!(fast.out(), ["|1"]);
+}
+
+/// The splits of the other fall silent: it is idle, and not waited for.
+#[test]
+fn an_idle_source_holds_no_other_back() {
+    let groups = Arc::new(AlignmentGroups::new(false));
+    let (mut fast, mut slow) = (World::in_group(&["a"], None, &groups, 0), World::in_group(&["b"], None, &groups, 1));
+    fast.give("a", &[20]);
+    settle(&mut fast.task, 0);
+    settle(&mut slow.task, 0);
+    fast.give("a", &[30]);
+    settle(&mut slow.task, 900);
+    settle(&mut fast.task, 900);
+    assert_eq!(fast.out(), ["20", "W20"]);
+    settle(&mut slow.task, 1100);
+    settle(&mut fast.task, 1110);
+    assert_eq!(fast.out(), ["30", "W30"]);
 }

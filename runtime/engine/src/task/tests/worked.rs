@@ -188,6 +188,7 @@ impl Example {
                 options: TaskOptions { buffer_timeout: TimeSpan(0), ..TaskOptions::default() },
                 state_backend: crate::state::StateBackend::default(),
                 clock: Arc::new(|| Timestamp(0)),
+                alignment: None,
             };
             Task::new(description, Arc::new(|| {}))
         };

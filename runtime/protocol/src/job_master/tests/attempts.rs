@@ -207,3 +207,33 @@ fn memory_storage_survives_a_failed_task_but_not_its_job_manager() {
     config.failures.record(CountedFailure::JobManager(Generation(1)), Timestamp(1));
     assert_eq!(Bench::new(config).exit.unwrap().kind, ExitKind::StateLost);
 }
+
+/// Watermark alignment: a TaskManager hears of the others, and of none before all have spoken.
+#[test]
+fn task_managers_are_told_how_far_the_sources_of_the_others_are() {
+    let mut bench = Bench::new(config(3));
+    [1, 2, 3].into_iter().for_each(|number| bench.register(number));
+    let run = bench.deployments[&SessionId(1)].run;
+    let said = |groups: &[(&str, i64)]| -> Vec<GroupWatermark> {
+        let one =
+            |(group, watermark): &(&str, i64)| GroupWatermark { group: (*group).to_owned(), watermark: *watermark };
+        groups.iter().map(one).collect()
+    };
+    let report = |bench: &mut Bench, session, groups: &[(&str, i64)]| {
+        bench.message(session, FromTaskManager::ReportWatermarks { run, groups: said(groups) });
+    };
+    report(&mut bench, 1, &[("a", 5), ("b", 7)]);
+    report(&mut bench, 2, &[("a", 3)]);
+    let is_answer = |message: ToTaskManager| matches!(message, ToTaskManager::AlignWatermarks { .. });
+    assert!(!is_answer(bench.last_sent(1)) && !is_answer(bench.last_sent(2)), "the third may be anywhere");
+    report(&mut bench, 3, &[("b", 9)]);
+    assert_eq!(bench.last_sent(3), ToTaskManager::AlignWatermarks { run, groups: said(&[("a", 3), ("b", 7)]) });
+    report(&mut bench, 2, &[("a", 8)]);
+    assert_eq!(bench.last_sent(2), ToTaskManager::AlignWatermarks { run, groups: said(&[("a", 5), ("b", 7)]) });
+    report(&mut bench, 1, &[]);
+    assert_eq!(bench.last_sent(1), ToTaskManager::AlignWatermarks { run, groups: said(&[("a", 8), ("b", 9)]) });
+    let stale = Run { attempt: Attempt(run.attempt.0 + 1), ..run };
+    bench.message(2, FromTaskManager::ReportWatermarks { run: stale, groups: said(&[("a", 0)]) });
+    report(&mut bench, 1, &[]);
+    assert_eq!(bench.last_sent(1), ToTaskManager::AlignWatermarks { run, groups: said(&[("a", 8), ("b", 9)]) });
+}
