@@ -40,7 +40,7 @@ use accumulate::{Accumulator, Signs};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use emit::Changes;
-pub(crate) use emit::results;
+pub(crate) use emit::{changes, results};
 use extremum::Extremum;
 use sluice_protocol::{CheckpointId, KeyGroupRange, TimeSpan, Timestamp};
 use std::collections::BTreeSet;

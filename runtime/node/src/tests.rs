@@ -79,6 +79,20 @@ fn program_of(keys: i64, rows_per_second: Option<u32>, sink: &Collected) -> Prog
     program
 }
 
+/// Numbers that are times as well, and are aligned.
+pub(crate) fn aligned_program(sink: &Collected) -> Program {
+    let sql = "CREATE TABLE numbers (n BIGINT, ts AS TO_TIMESTAMP_LTZ(n, 3), WATERMARK FOR ts AS ts) WITH (
+           'connector'='datagen', 'number-of-rows'='60000', 'rows-per-second'='10000', 'fields.n.kind'='sequence',
+           'fields.n.start'='0', 'fields.n.end'='59999', 'scan.watermark.alignment.group'='numbers',
+           'scan.watermark.alignment.max-drift'='1 ms', 'scan.watermark.alignment.update-interval'='20 ms');
+         CREATE TABLE counts (k BIGINT, c BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector'='blackhole');
+         INSERT INTO counts SELECT n % 10 AS k, COUNT(*) AS c FROM numbers GROUP BY n % 10;";
+    let plan = PlanOptions { parallelism: 2, max_parallelism: 128 };
+    let mut program = sluice_sql::plan(sql, &plan, &sluice_connectors::catalog()).unwrap();
+    sink.replace_sinks(&mut program);
+    program
+}
+
 fn expected() -> BTreeMap<i64, i64> {
     expected_of(KEYS)
 }

@@ -1,5 +1,5 @@
 -- Two sources of different speed that are aligned: the fast one waits for the slow one.
--- rows: 600
+-- rows: 800
 CREATE TABLE page_views (
   app_id STRING,
   url STRING,
@@ -11,7 +11,7 @@ CREATE TABLE page_views (
 ) WITH (
   'connector' = 'rows',
   'scan.watermark.alignment.group' = 'views',
-  'scan.watermark.alignment.max-drift' = '10 s',
+  'scan.watermark.alignment.max-drift' = '3 s',
   'scan.watermark.alignment.update-interval' = '100 ms'
 );
 
@@ -25,9 +25,9 @@ CREATE TABLE page_views_slow (
   WATERMARK FOR at AS at - INTERVAL '1' SECOND
 ) WITH (
   'connector' = 'rows',
-  'every' = '6',
+  'every' = '9',
   'scan.watermark.alignment.group' = 'views',
-  'scan.watermark.alignment.max-drift' = '10 s',
+  'scan.watermark.alignment.max-drift' = '3 s',
   'scan.watermark.alignment.update-interval' = '100 ms'
 );
 
@@ -35,6 +35,6 @@ CREATE TABLE s (app STRING, s TIMESTAMP(3), slow INT, fast INT, url STRING) WITH
 
 INSERT INTO s
 SELECT l.app_id, l.window_start, l.ms, r.ms, r.url
-FROM (SELECT * FROM TABLE(TUMBLE(TABLE page_views_slow, DESCRIPTOR(at), INTERVAL '2' SECOND)) WHERE ms > 500) AS l
-JOIN (SELECT * FROM TABLE(TUMBLE(TABLE page_views, DESCRIPTOR(at), INTERVAL '2' SECOND)) WHERE ms < 100) AS r
+FROM (SELECT * FROM TABLE(TUMBLE(TABLE page_views_slow, DESCRIPTOR(at), INTERVAL '2' SECOND)) WHERE ms > 700) AS l
+JOIN (SELECT * FROM TABLE(TUMBLE(TABLE page_views, DESCRIPTOR(at), INTERVAL '2' SECOND)) WHERE ms < 400) AS r
 ON l.app_id = r.app_id AND l.window_start = r.window_start AND l.window_end = r.window_end;

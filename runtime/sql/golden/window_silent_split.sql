@@ -10,8 +10,8 @@ CREATE TABLE page_views (
   WATERMARK FOR at AS at - INTERVAL '1' SECOND
 ) WITH (
   'connector' = 'rows',
-  'silent' = 'true',
-  'scan.watermark.idle-timeout' = '1 s'
+  'scan.watermark.idle-timeout' = '200 ms',
+  'silent' = 'true'
 );
 
 CREATE TABLE counts (app STRING, s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT)

@@ -9,6 +9,8 @@ use std::time::Duration;
 const STATE_TTL: &str = "table.exec.state.ttl";
 const PARALLELISM: &str = "parallelism.default";
 const IDLE_TIMEOUT: &str = "table.exec.source.idle-timeout";
+const ALLOW_LATENESS: &str = "table.exec.emit.allow-lateness";
+const LATE_ROWS: &str = "table.exec.window-aggregate.late-rows";
 const REUSE_SOURCE: &str = "table.optimizer.reuse-source-enabled";
 
 /// Keys of Flink's that are something else here.
@@ -35,6 +37,10 @@ pub(crate) struct Settings {
     pub(crate) parallelism: Option<(u32, Location)>,
     /// A source's split that gave no row for so long is idle; none: never.
     pub(crate) idle_timeout: Option<Duration>,
+    /// For how long behind the watermark a row still changes the result of its window; none: not at all.
+    pub(crate) allowed_lateness: Option<Duration>,
+    /// The table that rows which are later still go to, and where that was said.
+    pub(crate) late_rows: Option<(String, Location)>,
     /// Every place in FROM reads its table itself, as jobs from before tables were shared do.
     pub(crate) scans_alone: bool,
 }
@@ -49,15 +55,16 @@ impl Settings {
         is_late: bool,
     ) -> Result<(), SqlError> {
         match key {
-            STATE_TTL | IDLE_TIMEOUT => {
+            LATE_ROWS => self.late_rows = Some((value.to_owned(), value_at)).filter(|(table, _)| !table.is_empty()),
+            STATE_TTL | IDLE_TIMEOUT | ALLOW_LATENESS => {
                 let duration = duration(value).map_err(|message| {
                     text.error(SqlErrorKind::Invalid, value_at, format!("'{key}' is no duration: {message}"))
                 })?;
                 let duration = Some(duration).filter(|duration| !duration.is_zero());
-                if key == STATE_TTL {
-                    self.state_ttl = duration;
-                } else {
-                    self.idle_timeout = duration;
+                match key {
+                    STATE_TTL => self.state_ttl = duration,
+                    ALLOW_LATENESS => self.allowed_lateness = duration,
+                    _ => self.idle_timeout = duration,
                 }
             }
             PARALLELISM | REUSE_SOURCE if is_late => {
@@ -88,7 +95,8 @@ fn unknown(text: SourceText<'_>, key: &str, at: Location) -> SqlError {
     if let Some((_, advice)) = ELSEWHERE.iter().find(|(known, _)| *known == key) {
         return text.error(SqlErrorKind::Unsupported, at, format!("'{key}' cannot be set here: {advice}"));
     }
-    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain([STATE_TTL, PARALLELISM, REUSE_SOURCE, IDLE_TIMEOUT]);
+    let own = [STATE_TTL, PARALLELISM, REUSE_SOURCE, IDLE_TIMEOUT, ALLOW_LATENESS, LATE_ROWS];
+    let known = ELSEWHERE.iter().map(|(known, _)| *known).chain(own);
     text.error(SqlErrorKind::Invalid, at, format!("the key '{key}' does not exist{}", nearest(key, known)))
 }
 

@@ -8,6 +8,7 @@ mod aggregate;
 mod bounds;
 mod dead_letter;
 mod join;
+mod late_rows;
 mod rank;
 mod scan;
 mod sink;
@@ -15,6 +16,7 @@ mod time;
 mod union;
 mod values;
 mod window;
+mod window_distinct;
 
 pub(crate) use scan::Sources;
 pub(crate) use sink::Target;

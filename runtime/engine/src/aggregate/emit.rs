@@ -94,6 +94,19 @@ impl Changes {
     }
 }
 
+/// What has changed of touched groups that keep numbers only; `None`: nothing.
+pub(crate) fn changes(
+    plan: &Plan,
+    input: &RecordBatch,
+    touched: &TouchedKeys,
+    words: (&[u64], &[u64]),
+) -> Result<Option<Batch>, TaskError> {
+    let values: Vec<Option<Values>> = plan.calls.iter().map(|_| None).collect();
+    let mut changes = Changes::default();
+    changes.find(plan, touched, words, &values);
+    if changes.is_empty() { Ok(None) } else { changes.take_batch(plan, input, words, &values).map(Some) }
+}
+
 fn differs(plan: &Plan, old: &[u64], new: &[u64]) -> bool {
     plan.calls.iter().any(|call| call.accumulator.differs(old, new))
 }

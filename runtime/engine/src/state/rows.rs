@@ -166,47 +166,71 @@ impl RowIndex {
 
     /// Finds the rows of `keys` among those of `rows`, of which it knows all that it was given before; those that are not
     /// there are added, with no accumulators. `slots` gets the position of each.
+    ///
+    /// Keys often come in the order of the rows, as they do when each slice of time has the same ones: each is first looked
+    /// for behind the last one, and nothing is hashed before that fails.
     pub fn find_or_add(&mut self, rows: &mut RowKeys, keys: &RowKeys, slots: &mut Vec<u32>) {
         slots.clear();
+        slots.reserve(keys.len());
+        let mut guess = Guess::default();
         match (rows, keys) {
             (RowKeys::Bigint(rows), RowKeys::Bigint(keys)) => {
-                for (row, key) in rows.iter().enumerate().skip(self.known) {
-                    self.bigint_slot(*key, row as u32);
-                }
                 for key in keys {
-                    let slot = self.bigint_slot(*key, rows.len() as u32);
-                    if slot as usize == rows.len() {
-                        rows.push(*key);
-                    }
+                    let slot = match guess.next().filter(|next| rows.get(*next as usize) == Some(key)) {
+                        Some(next) => next,
+                        None => self.bigint_slot_of(rows, *key),
+                    };
+                    guess.was(slot);
                     slots.push(slot);
                 }
-                self.known = rows.len();
             }
             (RowKeys::Encoded(bytes, ends), RowKeys::Encoded(other_bytes, other_ends)) => {
-                for row in self.known..ends.len() {
-                    let hash = key_group::hash(nth(bytes, ends, row));
-                    let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
-                    self.encoded.insert_unique(hash, row as u32, rehash);
-                }
                 for row in 0..other_ends.len() {
                     let key = nth(other_bytes, other_ends, row);
-                    let hash = key_group::hash(key);
-                    let found = self.encoded.find(hash, |slot| nth(bytes, ends, *slot as usize) == key).copied();
-                    let slot = found.unwrap_or_else(|| {
-                        let slot = ends.len() as u32;
-                        bytes.extend_from_slice(key);
-                        ends.push(bytes.len());
-                        let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
-                        self.encoded.insert_unique(hash, slot, rehash);
-                        slot
-                    });
+                    let is_key = |next: &u32| (*next as usize) < ends.len() && nth(bytes, ends, *next as usize) == key;
+                    let slot = match guess.next().filter(is_key) {
+                        Some(next) => next,
+                        None => self.encoded_slot_of(bytes, ends, key),
+                    };
+                    guess.was(slot);
                     slots.push(slot);
                 }
-                self.known = ends.len();
             }
             // Two tables of one operator have keys of one kind.
             _ => debug_assert!(false, "keys of two kinds"),
         }
+    }
+
+    fn bigint_slot_of(&mut self, rows: &mut Vec<Option<i64>>, key: Option<i64>) -> u32 {
+        for (row, known) in rows.iter().enumerate().skip(self.known) {
+            self.bigint_slot(*known, row as u32);
+        }
+        let slot = self.bigint_slot(key, rows.len() as u32);
+        if slot as usize == rows.len() {
+            rows.push(key);
+        }
+        self.known = rows.len();
+        slot
+    }
+
+    fn encoded_slot_of(&mut self, bytes: &mut Vec<u8>, ends: &mut Vec<usize>, key: &[u8]) -> u32 {
+        for row in self.known..ends.len() {
+            let hash = key_group::hash(nth(bytes, ends, row));
+            let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
+            self.encoded.insert_unique(hash, row as u32, rehash);
+        }
+        let hash = key_group::hash(key);
+        let found = self.encoded.find(hash, |slot| nth(bytes, ends, *slot as usize) == key).copied();
+        let slot = found.unwrap_or_else(|| {
+            let slot = ends.len() as u32;
+            bytes.extend_from_slice(key);
+            ends.push(bytes.len());
+            let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
+            self.encoded.insert_unique(hash, slot, rehash);
+            slot
+        });
+        self.known = ends.len();
+        slot
     }
 
     #[inline]
@@ -214,6 +238,31 @@ impl RowIndex {
         let Some(key) = key else { return *self.null.get_or_insert(next) };
         let entry = self.bigint.entry(spread(key), |(known, _)| *known == key, |(known, _)| spread(*known));
         entry.or_insert((key, next)).get().1
+    }
+}
+
+/// The row behind the last one, as long as that is often right.
+#[derive(Debug, Default)]
+struct Guess {
+    next: u32,
+    wrong: u32,
+    right: u32,
+}
+
+impl Guess {
+    #[inline]
+    fn next(&self) -> Option<u32> {
+        (self.wrong <= self.right + 8).then_some(self.next)
+    }
+
+    #[inline]
+    const fn was(&mut self, slot: u32) {
+        if slot == self.next {
+            self.right += 1;
+        } else {
+            self.wrong += 1;
+        }
+        self.next = slot + 1;
     }
 }
 

@@ -4,10 +4,12 @@
 //! millisecond of the window, as a time of the rows' own type.
 //!
 //! The flow of a batch ([`Operator::process`]): [`Router`] divides its rows by slice and leaves out the late ones; each slice
-//! adds its rows to its table. The flow of a watermark ([`Operator::watermark`]): [`WindowAggregate::next_window`] is the
+//! adds its rows to its table. With an allowed lateness slices stay for so much longer, and rows of windows that have fired
+//! change the result ([`late`]). The flow of a watermark ([`Operator::watermark`]): [`WindowAggregate::next_window`] is the
 //! first window that is due; [`WindowAggregate::fire`] merges its slices, so many key groups at once as make a batch; slices
 //! that no window needs any more are dropped.
 
+mod late;
 mod route;
 
 use super::kind::{RowTime, Span, WindowKind};
@@ -28,7 +30,7 @@ use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use route::Router;
-use sluice_protocol::{CheckpointId, Timestamp};
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -55,14 +57,36 @@ pub struct WindowAggregateSpec {
     pub time: RowTime,
     /// The type of `window_time`.
     pub window_time: DataType,
+    /// What becomes of rows that come when their window has fired.
+    pub late: LateRows,
 }
+
+/// What becomes of rows that come when their window has fired; by default they are dropped and counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LateRows {
+    /// For how long after that they still count.
+    pub allowed_lateness: TimeSpan,
+    /// Whether changes of results that were emitted already hold the result before, too.
+    pub emit_update_before: bool,
+    /// Whether those that do not count are emitted themselves ([`LATE`]).
+    pub emit: bool,
+}
+
+/// The column by which late rows are told from results: true. Columns of results are NULL in them; before it stand the input's
+/// columns, which are NULL in results.
+pub const LATE: &str = "$late";
 
 /// What all subtasks share.
 pub(super) struct Plan {
     pub(super) calls: Arc<Calls>,
     pub(super) kind: WindowKind,
     pub(super) time: RowTime,
+    /// Of results.
     pub(super) output: SchemaRef,
+    /// For how long a window's results may change, in milliseconds.
+    pub(super) lateness: i64,
+    /// With the columns of late rows, where they are emitted.
+    pub(super) wide: Option<SchemaRef>,
 }
 
 /// Makes [`WindowAggregate`]s.
@@ -77,14 +101,14 @@ impl WindowAggregateFactory {
     /// [`TaskError::BadProgram`] as for a GROUP BY without windows, for windows that cannot be, and for aggregates that
     /// keep more than a few numbers per group.
     pub fn new(spec: WindowAggregateSpec) -> Result<Self, TaskError> {
-        let WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time } = spec;
+        let WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time, late } = spec;
         kind.validate()?;
         let calls = plan_calls(GroupAggregateSpec {
-            input,
+            input: SchemaRef::clone(&input),
             keys,
             key_names,
             calls,
-            emit_update_before: false,
+            emit_update_before: late.emit_update_before,
             changelog: false,
             ttl: None,
         })?;
@@ -93,7 +117,9 @@ impl WindowAggregateFactory {
         let window = WINDOW_COLUMNS.iter().zip(types).map(|(name, data_type)| Field::new(*name, data_type, false));
         let fields = calls.output.fields().iter().map(|field| field.as_ref().clone()).chain(window);
         let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Ok(Self { plan: Arc::new(Plan { calls, kind, time, output }) })
+        let lateness = i64::try_from(late.allowed_lateness.0).unwrap_or(i64::MAX);
+        let wide = late.emit.then(|| late::wide(&output, &input));
+        Ok(Self { plan: Arc::new(Plan { calls, kind, time, output, lateness, wide }) })
     }
 }
 
@@ -106,6 +132,14 @@ pub(super) fn plan_calls(spec: GroupAggregateSpec) -> Result<Arc<Calls>, TaskErr
             "the aggregate '{name}' is not supported in a window yet: DISTINCT, and MIN and MAX of text, keep values"
         ))),
         None => Ok(calls),
+    }
+}
+
+impl WindowAggregateFactory {
+    /// The columns of results, without those of late rows.
+    #[must_use]
+    pub fn results(&self) -> &SchemaRef {
+        &self.plan.output
     }
 }
 
@@ -129,7 +163,7 @@ impl OperatorFactory for WindowAggregateFactory {
     }
 
     fn output_schema(&self) -> SchemaRef {
-        SchemaRef::clone(&self.plan.output)
+        SchemaRef::clone(self.plan.wide.as_ref().unwrap_or(&self.plan.output))
     }
 }
 
@@ -285,16 +319,18 @@ impl WindowAggregate {
         let internal = |error| TaskError::Internal(format!("the rows of a window do not make a batch: {error}"));
         let batch = RecordBatch::try_new(SchemaRef::clone(output), columns).map_err(internal)?;
         for start in (0..rows).step_by(ROWS_PER_BATCH) {
-            out.collect(Batch::inserts(batch.slice(start, ROWS_PER_BATCH.min(rows - start))));
+            let results = Batch::inserts(batch.slice(start, ROWS_PER_BATCH.min(rows - start)));
+            out.collect(self.plan.widened(results)?);
         }
         Ok(())
     }
 
-    /// Drops slices whose last window has fired in all key groups.
+    /// Drops slices whose last window has fired in all key groups, and is not to change any more.
     fn drop_slices(&mut self) {
         let (kind, fired) = (&self.plan.kind, self.progress.least_fired());
         while let Some(slice) = self.slices.first_entry() {
-            if kind.last_end(Span { start: slice.get().start, end: *slice.key() }) > fired {
+            let last = kind.last_end(Span { start: slice.get().start, end: *slice.key() });
+            if last > fired.saturating_sub(self.plan.lateness) {
                 break;
             }
             slice.remove();
@@ -335,14 +371,22 @@ impl Operator for WindowAggregate {
         self.restore(context, state.keyed)
     }
 
-    fn process(&mut self, batch: Batch, _: &mut dyn Collector) -> Result<(), TaskError> {
+    fn process(&mut self, batch: Batch, out: &mut dyn Collector) -> Result<(), TaskError> {
         if batch.kinds.is_some() {
             return Err(TaskError::Internal("a window got changes of rows: it takes new rows only".to_owned()));
         }
         let mut router = std::mem::take(&mut self.router);
         router.divide(&self.plan, &self.progress, self.now(), &batch.rows)?;
         for (span, rows) in router.parts(&batch.rows)? {
-            self.add(span, &rows)?;
+            let fired = self.fired_windows(span);
+            if fired.is_empty() {
+                self.add(span, &rows)?;
+            } else {
+                self.add_late(span, &rows, &fired, out)?;
+            }
+        }
+        if let Some(late) = router.late_rows(&batch.rows, &self.plan)? {
+            out.collect(late);
         }
         self.router = router;
         Ok(())

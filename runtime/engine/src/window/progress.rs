@@ -123,6 +123,16 @@ impl GroupProgress {
         Some((group, Progress { watermark: self.watermarks.of(group), fired }))
     }
 
+    /// How far a key group of the subtask has come.
+    pub(super) fn of(&self, group: KeyGroup) -> Option<Progress> {
+        self.nth(usize::from(group.0.checked_sub(self.first)?)).map(|(_, progress)| progress)
+    }
+
+    /// The windows that end so or before have fired in some key group.
+    pub(super) fn greatest_fired(&self) -> i64 {
+        self.fired.iter().copied().max().unwrap_or(i64::MIN)
+    }
+
     /// The windows of a key group that end so have fired.
     pub(super) fn fired(&mut self, position: usize, end: i64) {
         if let Some(fired) = self.fired.get_mut(position) {

@@ -38,6 +38,16 @@ fn call(kind: AggregateKind, argument: impl Into<Option<usize>>, name: &str) -> 
 }
 
 fn factory(input: SchemaRef, keys: Vec<usize>, kind: WindowKind, time: RowTime) -> WindowAggregateFactory {
+    factory_with(input, keys, kind, time, LateRows::default())
+}
+
+fn factory_with(
+    input: SchemaRef,
+    keys: Vec<usize>,
+    kind: WindowKind,
+    time: RowTime,
+    late: LateRows,
+) -> WindowAggregateFactory {
     let key_names = keys.iter().map(|key| input.field(*key).name().clone()).collect();
     let calls = vec![
         call(AggregateKind::Count, None, "n"),
@@ -46,7 +56,8 @@ fn factory(input: SchemaRef, keys: Vec<usize>, kind: WindowKind, time: RowTime) 
         call(AggregateKind::Avg, 1, "a"),
     ];
     let window_time = DataType::Timestamp(TimeUnit::Millisecond, None);
-    WindowAggregateFactory::new(WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time }).unwrap()
+    WindowAggregateFactory::new(WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time, late })
+        .unwrap()
 }
 
 /// Subtasks of a window over keyed rows.

@@ -39,6 +39,14 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
+    /// Rows of the first table that its sources had not read.
+    pub(crate) fn left(&self, rows: usize) -> usize {
+        let metadata = self.metadata();
+        let splits = metadata.operators.iter().flat_map(|operator| &operator.splits);
+        let read = splits.filter_map(|split| split.state["position"].as_u64()).sum::<u64>();
+        rows.saturating_sub(usize::try_from(read).expect("few rows"))
+    }
+
     /// Rows of keyed state.
     pub(crate) fn state_rows(&self) -> u64 {
         self.metadata().operators.iter().flat_map(|operator| &operator.keyed).map(|handle| handle.rows).sum()
@@ -82,6 +90,7 @@ pub(crate) struct Job {
     random: fastrand::Rng,
     now: Timestamp,
     restored: Option<BTreeMap<SubtaskId, Restored>>,
+    batch_rows: usize,
     tasks: Vec<Task>,
     pumps: Vec<Pump>,
     finished: usize,
@@ -98,12 +107,18 @@ impl Job {
             random,
             now: Timestamp(1_000),
             restored: None,
+            batch_rows: 64,
             tasks: Vec::new(),
             pumps: Vec::new(),
             finished: 0,
             checkpoints: 0,
             alignment: [true, true].map(|waits| Arc::new(AlignmentGroups::new(waits))),
         }
+    }
+
+    /// Its sources are asked for so many rows at once.
+    pub(crate) fn with_batch_rows(self, batch_rows: usize) -> Self {
+        Self { batch_rows, ..self }
     }
 
     /// Begins from a checkpoint, which may be of another parallelism.
@@ -283,7 +298,7 @@ impl Job {
                     outputs: channels.outputs(&self.program.graph, subtask),
                     state: state.operators,
                     in_flight: state.in_flight,
-                    options: TaskOptions { batch_rows: 64, ..TaskOptions::default() },
+                    options: TaskOptions { batch_rows: self.batch_rows, ..TaskOptions::default() },
                     state_backend: StateBackend::Hash,
                     clock: Arc::new(|| Timestamp(0)),
                     alignment: aligned(program).map(|one| {

@@ -58,6 +58,8 @@ pub(crate) struct Connectors {
     short: Arc<Vec<RecordBatch>>,
     owners: Arc<Vec<RecordBatch>>,
     rows_read: Arc<AtomicUsize>,
+    /// Most rows of a poll.
+    poll_rows: usize,
     collected: Mutex<BTreeMap<String, Arc<Collected>>>,
 }
 
@@ -72,8 +74,20 @@ impl Connectors {
             short: Arc::new(short),
             owners,
             rows_read: Arc::default(),
+            poll_rows: 40,
             collected: Mutex::default(),
         }
+    }
+
+    /// The same with so many rows of a poll at most, and all rows in one split.
+    pub(crate) fn in_one_split(views: &[View], poll_rows: usize) -> Self {
+        let all = Arc::new(vec![batch(&views.iter().collect::<Vec<_>>())]);
+        Self { splits: all, ..Self::new(views).with_poll_rows(poll_rows) }
+    }
+
+    /// The same with so many rows of a poll at most.
+    pub(crate) fn with_poll_rows(self, poll_rows: usize) -> Self {
+        Self { poll_rows, ..self }
     }
 
     /// The rows of a table, in splits: `page_views`, also with more behind that, the first of them
@@ -230,7 +244,8 @@ impl ConnectorCatalog for Connectors {
         let is_silent = table.option("silent") == Some("true");
         let every = table.option("every").map_or(1, |every| every.parse().expect("a number"));
         let rows_read = Arc::clone(&self.rows_read);
-        Ok(Arc::new(Rows { schema, splits, has_changes, is_silent, every, rows_read }))
+        let poll_rows = self.poll_rows;
+        Ok(Arc::new(Rows { schema, splits, has_changes, is_silent, every, rows_read, poll_rows }))
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
@@ -256,6 +271,7 @@ struct Rows {
     has_changes: bool,
     is_silent: bool,
     every: usize,
+    poll_rows: usize,
     rows_read: Arc<AtomicUsize>,
 }
 
@@ -312,18 +328,18 @@ impl Source for RowsReader {
     }
 
     fn poll(&mut self, max_rows: usize) -> Result<SourcePoll, TaskError> {
-        let Rows { schema, splits, has_changes, every, rows_read, .. } = &self.rows;
+        let Rows { schema, splits, has_changes, every, rows_read, poll_rows, .. } = &self.rows;
         let rest = |split: usize, position: usize| splits[split].num_rows() - position;
         let open: Vec<usize> = self.positions.iter().filter(|(s, p)| rest(**s, **p) > 0).map(|(s, _)| *s).collect();
         let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Finished) };
         self.polls += 1;
-        if self.polls % every > 0 {
+        if !self.polls.is_multiple_of(*every) {
             return Ok(SourcePoll::Pending);
         }
         self.next += 1;
         self.polled = split.to_string();
         let position = self.positions[&split];
-        let rows = rest(split, position).min(max_rows).min(1 + self.next % 40);
+        let rows = rest(split, position).min(max_rows).min(1 + self.next % poll_rows);
         self.positions.insert(split, position + rows);
         rows_read.fetch_add(rows, Ordering::Relaxed);
         let all = &splits[split];

@@ -10,6 +10,7 @@ CREATE TABLE events (
 CREATE TABLE counts (s TIMESTAMP(3), e TIMESTAMP(3), k STRING, n BIGINT) WITH ('connector' = 'insert-only');
 CREATE TABLE spans (s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT) WITH ('connector' = 'insert-only');
 CREATE TABLE changed (s TIMESTAMP(3), e TIMESTAMP(3), n BIGINT) WITH ('connector' = 'all');
+CREATE TABLE texts (s TIMESTAMP(3), k STRING) WITH ('connector' = 'insert-only');
 CREATE TABLE bykey (s TIMESTAMP(3), k STRING, n BIGINT, PRIMARY KEY (s, k) NOT ENFORCED) WITH ('connector' = 'upsert');
 ";
 
@@ -239,11 +240,84 @@ fn what_is_wrong_with_a_window() {
     assert!(changes.contains("a window table function takes new rows only"), "{changes}");
     let text = refusal(
         Invalid,
-        "INSERT INTO spans SELECT window_start, window_end, COUNT(DISTINCT k) FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), \
+        "INSERT INTO texts SELECT window_start, MIN(k) FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), \
          INTERVAL '1' DAY)) GROUP BY window_start, window_end",
     );
-    assert!(text.contains("'COUNT(DISTINCT k)' is not supported in a window yet"), "{text}");
+    assert!(text.contains("'MIN(k)' is not supported in a window yet"), "{text}");
     let grouping =
         mistake("INSERT INTO pv SELECT app_id, COUNT(*) FROM page_views GROUP BY app_id, TUMBLE(ts, INTERVAL '1' DAY)");
     assert!(grouping.message.contains("TUMBLE"), "{grouping}");
+}
+
+const BY_DAY: &str =
+    "FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' DAY)) GROUP BY window_start, window_end";
+
+/// Two aggregations, of which the first has each value once.
+#[test]
+fn distinct_values_of_windows() {
+    let plan = plan(&format!("INSERT INTO spans SELECT window_start, window_end, COUNT(DISTINCT k) {BY_DAY}"));
+    for part in [
+        "spans.window-aggregate(TUMBLE(86400000 ms)).distinct",
+        "WindowAggregate(window=[TUMBLE(86400000 ms)], groupBy=[k], select=[k])",
+        "WindowAggregate(window=[WINDOW(of the rows)], select=[COUNT(DISTINCT k)])",
+    ] {
+        assert!(plan.contains(part), "{part} in {plan}");
+    }
+    let refused = |select: &str, from: &str| {
+        refusal(
+            SqlErrorKind::Unsupported,
+            &format!("INSERT INTO spans SELECT window_start, window_end, {select} {from}"),
+        )
+    };
+    assert!(refused("COUNT(DISTINCT k) + COUNT(DISTINCT v)", BY_DAY).contains("DISTINCT of different values"));
+    assert!(refused("COUNT(DISTINCT k) + AVG(v)", BY_DAY).contains("write SUM and COUNT"));
+    let clock = BY_DAY.replace("(ts)", "(p)");
+    assert!(refused("COUNT(DISTINCT k)", &clock).contains("DISTINCT in windows by PROCTIME()"));
+    let sessions = "FROM TABLE(SESSION(TABLE events PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)) \
+                    GROUP BY window_start, window_end, k";
+    assert!(refused("COUNT(DISTINCT v)", sessions).contains("DISTINCT in SESSION"));
+}
+
+#[test]
+fn windows_that_allow_lateness_give_changes() {
+    let late = "SET 'table.exec.emit.allow-lateness' = '1 min'; ";
+    let select = format!("SELECT window_start, window_end, COUNT(*) {BY_DAY}");
+    let changes = plan(&format!("{late}INSERT INTO changed {select}"));
+    assert!(changes.contains("WindowAggregate(window=[TUMBLE(86400000 ms)], select=[COUNT(*)]"), "{changes}");
+    let refused = refusal(SqlErrorKind::Changelog, &format!("{late}INSERT INTO «spans {select}"));
+    assert!(refused.contains("WindowAggregate"), "{refused}");
+    plan(&format!("{late}SET 'table.exec.emit.allow-lateness' = '0'; INSERT INTO spans {select}"));
+    let again = "SELECT window_start, window_end, SUM(n) FROM (SELECT window_start, window_end, k, COUNT(*) AS n FROM \
+                 TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' DAY)) GROUP BY window_start, window_end, k) \
+                 GROUP BY window_start, window_end";
+    let again = plan(&format!("{late}INSERT INTO changed {again}"));
+    assert!(again.contains("GroupAggregate(groupBy=[window_start, window_end]"), "an ordinary one: {again}");
+    let sessions = "INSERT INTO counts SELECT window_start, window_end, k, COUNT(*) FROM TABLE(SESSION(TABLE events \
+                    PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)) GROUP BY window_start, window_end, k";
+    let refused = refusal(SqlErrorKind::Unsupported, &format!("{late}{sessions}"));
+    assert!(refused.contains("SESSION with 'table.exec.emit.allow-lateness'"), "{refused}");
+}
+
+#[test]
+fn late_rows_have_a_table() {
+    let select = format!("SELECT window_start, window_end, COUNT(*) {BY_DAY}");
+    let with = |columns: &str| {
+        format!(
+            "CREATE TABLE late ({columns}) WITH ('connector' = 'insert-only'); \
+             SET 'table.exec.window-aggregate.late-rows' = «'late'; INSERT INTO spans {select}"
+        )
+    };
+    let plan = plan(&with("row_time TIMESTAMP(3), operator STRING").replace('«', ""));
+    for part in [
+        "lateRowsOf=[spans.window-aggregate(TUMBLE(86400000 ms))]",
+        "spans.window-aggregate(TUMBLE(86400000 ms)).late-rows",
+    ] {
+        assert!(plan.contains(part), "{part} in {plan}");
+    }
+    let refused = refusal(SqlErrorKind::Invalid, &with("row_time TIMESTAMP(3), what BIGINT"));
+    assert!(refused.contains("table 'late' of late rows has a column what BIGINT"), "{refused}");
+    assert!(refused.contains("row_time TIMESTAMP(3), and operator STRING"), "{refused}");
+    let unknown = format!("SET 'table.exec.window-aggregate.late-rows' = «'none'; INSERT INTO spans {select}");
+    let unknown = refusal(SqlErrorKind::Invalid, &unknown);
+    assert!(unknown.contains("names 'none', which is no table"), "{unknown}");
 }

@@ -53,7 +53,7 @@ impl Translator<'_> {
         needs_before: bool,
     ) -> Result<Stream, SqlError> {
         if let Some(windows) = self.grouped_windows(&stream, node)? {
-            return self.window_aggregate(stream, node, &windows);
+            return self.window_aggregate(stream, node, &windows, needs_before);
         }
         let stateful = self.next_stateful(StatefulKind::Aggregate)?;
         let mut inputs = Inputs::default();

@@ -5,8 +5,9 @@
 //! say the window, and an aggregation goes by them.
 
 use super::aggregate::Inputs;
+use super::late_rows::Lateness;
 use super::time::{TimeAttribute, Times};
-use super::{Lineage, Stream, Translator};
+use super::{Lineage, Stream, Translator, Updates, time_span};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -20,9 +21,10 @@ use sluice_engine::aggregate::AggregateCall;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::OperatorFactory;
 use sluice_engine::window::{
-    RowTime, SessionAggregateFactory, SessionAggregateSpec, WindowAggregateFactory, WindowAggregateSpec, WindowKind,
-    WindowTableFunctionFactory,
+    LateRows, RowTime, SessionAggregateFactory, SessionAggregateSpec, WindowAggregateFactory, WindowAggregateSpec,
+    WindowKind, WindowTableFunctionFactory,
 };
+use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -260,6 +262,7 @@ impl Translator<'_> {
         stream: Stream,
         node: &Aggregate,
         windows: &GroupedWindows,
+        needs_before: bool,
     ) -> Result<Stream, SqlError> {
         let stateful = self.next_stateful(StatefulKind::Aggregate)?;
         self.check_windows(&stream, windows)?;
@@ -280,18 +283,37 @@ impl Translator<'_> {
                 (Windows::Aligned(WindowKind::Attached { start, end }), RowTime::Column(start))
             }
         };
+        self.inputs_of_late_rows(&mut inputs, &stream)?;
         let at = DataType::Timestamp(TimeUnit::Millisecond, None);
         let window_time = windows.time.map_or(at, |index| node.schema.field(index).data_type().clone());
         let description = describe(&made, &key_names, &calls);
         let stream = self.only(stream, inputs.outputs)?;
         let (input, call_count) = (Arc::clone(stream.chain.schema()), calls.len());
         let names = key_names.clone();
-        let factory = operator(made, (Arc::clone(&input), keys.clone(), key_names, calls), time, window_time);
-        let factory = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
-        let info = OperatorInfo { uid: stateful.uid, kind: OperatorKind::Keyed, description };
+        let late = self.lateness(&made, time, needs_before)?;
+        let is_late = late.to.is_some();
+        let grouping = (Arc::clone(&input), keys.clone(), key_names, calls);
+        if grouping.3.iter().any(|call| call.distinct) {
+            let made = (made, time, window_time);
+            let (chain, _) = self.distinct_by_window(stream, grouping, made, (&stateful.uid, start, &late))?;
+            return self.window_output(chain, node, windows, (names.len(), call_count), None);
+        }
+        let factory = operator(made, grouping, (time, window_time), &late);
+        let (factory, results) = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
+        let updates = late.allowed.map(|_| Updates {
+            node: description.clone(),
+            keys: Some(node.schema.fields().iter().take(node.group_expr.len()).map(|key| key.name().clone()).collect()),
+            are_filtered: false,
+            in_pairs: true,
+        });
+        let is_global = keys.is_empty();
+        let info = OperatorInfo { uid: stateful.uid.clone(), kind: OperatorKind::Keyed, description };
         let name = format!("WindowAggregate[{}]", names.join(", "));
-        let chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
-        self.window_output(chain, node, windows, (names.len(), call_count))
+        let mut chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
+        if is_late {
+            chain = self.send_late_rows(chain, &results, (&stateful.uid, start), is_global)?;
+        }
+        self.window_output(chain, node, windows, (names.len(), call_count), updates)
     }
 
     /// Refuses what windows cannot aggregate.
@@ -319,6 +341,7 @@ impl Translator<'_> {
         node: &Aggregate,
         windows: &GroupedWindows,
         (keys, calls): (usize, usize),
+        updates: Option<Updates>,
     ) -> Result<Stream, SqlError> {
         let slices = windows.columns.slices.as_ref();
         let by_clock = slices.is_some_and(|slices| slices.by_clock);
@@ -339,38 +362,57 @@ impl Translator<'_> {
         let (start, end, time) = (windows.start, windows.end, windows.time);
         let windows = WindowColumns { start, end, time, of_sessions, slices: None };
         let mut times = vec![None; first + 2];
-        times.push(Some(TimeAttribute::Rowtime).filter(|_| !by_clock));
+        // What changes behind the watermark has no time that others could go by, nor windows that are over.
+        let is_settled = updates.is_none();
+        times.push(Some(TimeAttribute::Rowtime).filter(|_| !by_clock && is_settled));
         let (times, schema) = (Times::of(times), Arc::clone(&node.schema));
         // What comes out by the clock no watermark speaks of: nothing above goes by such windows.
-        let windows = Some(windows).filter(|_| !by_clock);
-        Ok(Stream { chain, calc, schema, lineage, updates: None, times, windows })
+        let windows = Some(windows).filter(|_| !by_clock && is_settled);
+        Ok(Stream { chain, calc, schema, lineage, updates, times, windows })
     }
 }
 
 /// The input, the positions and names of the keys, and the calls.
-type Grouping = (SchemaRef, Vec<usize>, Vec<String>, Vec<AggregateCall>);
+pub(super) type Grouping = (SchemaRef, Vec<usize>, Vec<String>, Vec<AggregateCall>);
 
-/// The operator of an aggregation by windows.
-fn operator(
+/// The operator of an aggregation by windows, and the columns of its results.
+pub(super) fn operator(
     windows: Windows,
     (input, keys, key_names, calls): Grouping,
-    time: RowTime,
-    window_time: DataType,
-) -> Result<Arc<dyn OperatorFactory>, TaskError> {
+    (time, window_time): (RowTime, DataType),
+    late: &Lateness,
+) -> Result<(Arc<dyn OperatorFactory>, SchemaRef), TaskError> {
     Ok(match windows {
         Windows::Aligned(kind) => {
-            let spec = WindowAggregateSpec { input, keys, key_names, calls, kind, time, window_time };
-            Arc::new(WindowAggregateFactory::new(spec)?)
+            let spec = WindowAggregateSpec {
+                input,
+                keys,
+                key_names,
+                calls,
+                kind,
+                time,
+                window_time,
+                late: LateRows {
+                    allowed_lateness: late.allowed.map_or(TimeSpan(0), time_span),
+                    emit_update_before: late.needs_before,
+                    emit: late.to.is_some(),
+                },
+            };
+            let factory = WindowAggregateFactory::new(spec)?;
+            let results = Arc::clone(factory.results());
+            (Arc::new(factory), results)
         }
         Windows::Session { gap } => {
             let spec = SessionAggregateSpec { input, keys, key_names, calls, gap, time, window_time };
-            Arc::new(SessionAggregateFactory::new(spec)?)
+            let factory = SessionAggregateFactory::new(spec)?;
+            let results = factory.output_schema();
+            (Arc::new(factory), results)
         }
     })
 }
 
 /// `WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[a], select=[a, COUNT(*)])`.
-fn describe(windows: &Windows, keys: &[String], calls: &[AggregateCall]) -> String {
+pub(super) fn describe(windows: &Windows, keys: &[String], calls: &[AggregateCall]) -> String {
     let select: Vec<&str> = keys.iter().chain(calls.iter().map(|call| &call.name)).map(String::as_str).collect();
     let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", keys.join(", ")) };
     format!("WindowAggregate(window=[{windows}], {group_by}select=[{}])", select.join(", "))

@@ -14,7 +14,7 @@ use sluice_engine::batch::Batch;
 use sluice_engine::operator::{Collector, Operator, OperatorContext, OperatorFactory, Progress, RestoredState};
 use sluice_engine::state::StateBackend;
 use sluice_engine::window::{
-    RowTime, SessionAggregateFactory, SessionAggregateSpec, WindowAggregateFactory, WindowAggregateSpec, WindowKind,
+    RowTime, SessionAggregateFactory, SessionAggregateSpec, LateRows, WindowAggregateFactory, WindowAggregateSpec, WindowKind,
 };
 use sluice_protocol::{KeyGroupRange, SubtaskIndex};
 use sluice_tests::harness::measure::{median, own_cpu};
@@ -51,7 +51,8 @@ fn calls() -> Vec<AggregateCall> {
 
 fn of_slices(kind: WindowKind) -> Result<Box<dyn Operator>> {
     let (input, key_names, time) = (schema(), vec!["k".to_owned()], RowTime::Column(2));
-    let spec = WindowAggregateSpec { input, keys: vec![0], key_names, calls: calls(), kind, time, window_time: at() };
+    let (window_time, late) = (at(), LateRows::default());
+    let spec = WindowAggregateSpec { input, keys: vec![0], key_names, calls: calls(), kind, time, window_time, late };
     opened(&WindowAggregateFactory::new(spec)?)
 }
 

@@ -19,6 +19,15 @@ pub(super) struct Router {
     hashed: HashedKeys,
     /// Rows so far all of whose windows had fired, or without a time.
     pub(super) dropped: u64,
+    /// Those of the last batch, where they are wanted.
+    pub(super) late: Vec<u32>,
+}
+
+impl Plan {
+    /// Whether a window that ends so takes no rows any more.
+    pub(super) const fn is_over(&self, end: i64, watermark: i64) -> bool {
+        end.saturating_sub(1).saturating_add(self.lateness) <= watermark
+    }
 }
 
 /// The slices of a batch with their rows.
@@ -35,6 +44,7 @@ impl Router {
     ) -> Result<(), TaskError> {
         self.parts.clear();
         self.by_end.clear();
+        self.late.clear();
         let watermarks = self.watermarks(plan, progress, rows)?;
         let watermark = progress.watermark();
         let watermark_of = |row: usize| watermarks.as_ref().map_or(watermark, |all| all[row]);
@@ -101,7 +111,7 @@ impl Router {
         let mut current: Option<(Span, i64, usize)> = None;
         for row in 0..rows {
             let Some(span) = span(row) else {
-                self.dropped += 1;
+                self.drop_row(plan, row);
                 continue;
             };
             let (last, part) = match current {
@@ -109,11 +119,18 @@ impl Router {
                 _ => (plan.kind.last_end(span), self.part(span)),
             };
             current = Some((span, last, part));
-            if last.saturating_sub(1) <= watermark_of(row) {
-                self.dropped += 1;
+            if plan.is_over(last, watermark_of(row)) {
+                self.drop_row(plan, row);
             } else {
                 self.parts[part].1.push(row as u32);
             }
+        }
+    }
+
+    fn drop_row(&mut self, plan: &Plan, row: usize) {
+        self.dropped += 1;
+        if plan.wide.is_some() {
+            self.late.push(row as u32);
         }
     }
 

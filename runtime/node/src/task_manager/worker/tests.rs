@@ -5,8 +5,9 @@ use crate::edge;
 use crate::job::JobDescription;
 use crate::job_manager::store::open_storage;
 use crate::tests::collect::Collected;
-use crate::tests::{job_id, options, program};
-use sluice_protocol::message::{Barrier, Placement, TaskDeployment};
+use crate::tests::{aligned_program, job_id, options, program};
+use sluice_engine::event_time::alignment::AlignmentGroups;
+use sluice_protocol::message::{Barrier, GroupWatermark, Placement, TaskDeployment};
 use sluice_protocol::{Attempt, Generation, ProcessId, SubtaskIndex, TaskManagerId, TimeSpan, Timestamp};
 use tokio::task::JoinHandle;
 
@@ -30,7 +31,10 @@ fn description(sink: &Collected) -> JobDescription {
 }
 
 fn worker(sink: &Collected) -> Worker {
-    let job = description(sink);
+    worker_of(description(sink))
+}
+
+fn worker_of(job: JobDescription) -> Worker {
     let registration = Registration {
         task_manager: TaskManagerId::from("tm"),
         process: ProcessId(edge::random_id()),
@@ -95,10 +99,16 @@ impl Played {
     }
 
     async fn deploy(&self, run: Run) {
-        let tasks = self.subtasks.iter().map(|subtask| TaskDeployment { subtask: *subtask, restore: None });
+        self.deploy_but(run, None).await;
+    }
+
+    /// Deploys all but one subtask, which runs elsewhere.
+    async fn deploy_but(&self, run: Run, elsewhere: Option<SubtaskId>) {
+        let here = self.subtasks.iter().filter(|subtask| Some(**subtask) != elsewhere);
+        let tasks = here.map(|subtask| TaskDeployment { subtask: *subtask, restore: None });
         let placement = self.subtasks.iter().map(|subtask| Placement {
             subtask: *subtask,
-            task_manager: TaskManagerId::from("tm"),
+            task_manager: TaskManagerId::from(if Some(*subtask) == elsewhere { "another" } else { "tm" }),
             data_address: String::new(),
         });
         let (tasks, placement) = (tasks.collect(), placement.collect());
@@ -189,7 +199,7 @@ async fn it_is_ready_while_it_is_registered_or_looks_for_a_short_time() {
 
 #[test]
 fn nothing_of_an_aborted_checkpoint_is_stored() {
-    let mut active = ActiveRun::new(run(1), true, Vec::new(), None);
+    let mut active = ActiveRun::new(run(1), true, (Vec::new(), Arc::new(AlignmentGroups::new(false))), None);
     let subtask = SubtaskId { vertex: sluice_protocol::VertexId(0), index: SubtaskIndex(0) };
     let place = |active: &mut ActiveRun, id| {
         let (checkpoint, aborted) = (CheckpointId(id), active.abort_of(CheckpointId(id)));
@@ -220,4 +230,40 @@ async fn a_trigger_of_another_run_does_nothing() {
     let before = played.sink.last_values();
     tokio::time::sleep(Duration::from_millis(150)).await;
     assert_ne!(played.sink.last_values(), before, "the run itself goes on");
+}
+
+/// A source waits for those of its group on other TaskManagers, of which the JobManager tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sources_here_wait_for_those_elsewhere() {
+    let sink = Collected::default();
+    let job = JobDescription { program: aligned_program(&sink), ..description(&sink) };
+    let mut played = serve(worker_of(job), sink, LONG).await;
+    played.deploy_but(run(1), played.subtasks.get(1).copied()).await;
+    let furthest = async |played: &mut Played, reports: u32| {
+        let mut furthest = i64::MIN;
+        for _ in 0..reports {
+            let groups = loop {
+                match played.next().await {
+                    FromTaskManager::ReportWatermarks { run: of, groups } if of == run(1) => break groups,
+                    FromTaskManager::TaskRunning { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            };
+            for GroupWatermark { group, watermark } in groups {
+                assert_eq!(group, "numbers");
+                furthest = furthest.max(watermark);
+            }
+        }
+        furthest
+    };
+    let waiting = furthest(&mut played, 20).await;
+    assert_eq!(furthest(&mut played, 10).await, waiting, "nothing is known of the other TaskManager");
+    let groups = vec![GroupWatermark { group: "numbers".to_owned(), watermark: waiting + 3000 }];
+    played.say(ToTaskManager::AlignWatermarks { run: run(1), groups }).await;
+    let mut further = waiting;
+    while further <= waiting + 3000 {
+        further = furthest(&mut played, 5).await;
+    }
+    furthest(&mut played, 5).await;
+    assert_eq!(furthest(&mut played, 10).await, furthest(&mut played, 10).await, "it waits again");
 }
