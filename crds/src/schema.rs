@@ -135,6 +135,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("spec/restartStrategy/exponentialDelay/multiplier", json!({"minimum": 1})),
         ("spec/restartStrategy/exponentialDelay/jitter", json!({"maximum": 1})),
         ("spec/restore/from", json!({"pattern": "^(file:///.+|s3://[^/]+/.+)$"})),
+        ("spec/restore/abandonSinks", json!({"maxItems": 64})),
         ("spec/savepoints/directory", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
         ("spec/savepoints/historyLimit/count", json!({"minimum": 1, "maximum": 1000})),
         ("spec/taskManager/slots", json!({"minimum": 1, "maximum": 32768})),

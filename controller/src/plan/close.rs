@@ -133,7 +133,7 @@ impl Planner<'_> {
             self.wake_at(deadline);
             match self.follow_closer(self.fate()) {
                 Closing::UnderWay => return true,
-                Closing::Ended(_) => {}
+                Closing::Ended(record) => self.tell_unsettled(record),
                 Closing::GivenUp(record) => self.tell_not_closed(&record.message),
             }
         }
@@ -150,6 +150,13 @@ impl Planner<'_> {
         format!(
             "a closer (generation {generation}) ends the job in its ledger, in the place of its JobManager{problem}"
         )
+    }
+
+    /// What an end has left uncommitted is told of where nobody looks at a status any more (L6).
+    pub(super) fn tell_unsettled(&mut self, record: &ExitRecord) {
+        if !record.unsettled.is_empty() {
+            self.tell(true, "OutputUnsettled", record.message.clone());
+        }
     }
 
     /// The job goes on, or goes, without a terminal entry in its ledger.

@@ -41,7 +41,12 @@ impl Planner<'_> {
                     self.begin_closer(&cause);
                     self.tell_closing_deleted();
                 }
-                None => self.let_go(true),
+                None => {
+                    if let Fate::Exited(record) = fate {
+                        self.tell_unsettled(record);
+                    }
+                    self.let_go(true);
+                }
             },
         }
     }
@@ -85,7 +90,10 @@ impl Planner<'_> {
     fn close_deleted(&mut self, fate: Fate<'_>) {
         match self.follow_closer(fate) {
             Closing::UnderWay => self.tell_closing_deleted(),
-            Closing::Ended(_) => self.let_go(true),
+            Closing::Ended(record) => {
+                self.tell_unsettled(record);
+                self.let_go(true);
+            }
             Closing::GivenUp(record) => {
                 self.tell_not_closed(&record.message);
                 self.let_go(true);

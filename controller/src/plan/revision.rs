@@ -58,9 +58,11 @@ impl Planner<'_> {
         let state_missing = self.facts.told.reason == "StateMissing";
         let moved = self.moves_to(&program.spec);
         let start = match restore {
-            Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
-                StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
-            }
+            Some(RestoreSpec { from, allow_non_restored_state, abandon_sinks, .. }) => StartFrom::Path {
+                from: from.clone(),
+                allow_non_restored_state: *allow_non_restored_state,
+                abandon_sinks: abandon_sinks.clone(),
+            },
             None => self.own_state(program, cause, savepoint.cloned()),
         };
         let seen = if moved || (state_missing && restore.is_some()) { 0 } else { memory.ledger_entry };
@@ -73,7 +75,7 @@ impl Planner<'_> {
         let memory = &self.plan.memory;
         let upgrade = &self.facts.lifecycle.upgrade;
         let allow_non_restored_state = upgrade.allow_non_restored_state;
-        let path = |from: String| StartFrom::Path { from, allow_non_restored_state };
+        let path = |from: String| StartFrom::Path { from, allow_non_restored_state, abandon_sinks: Vec::new() };
         if self.leaves_nothing() && cause == Some(StopCause::RollBack) {
             return savepoint.map_or(StartFrom::Empty, path);
         }
@@ -87,7 +89,11 @@ impl Planner<'_> {
         // Taken over, and so fenced: what the revision that is given up wrote in the other storage is the newest that there
         // is. Where the program cannot read it, what the upgrade had started from follows.
         if cause == Some(StopCause::RollBack) && moves && memory.ledger_entry > 0 && !is_in_memory(&program.spec) {
-            return StartFrom::Path { from: self.job_directory(), allow_non_restored_state: false };
+            return StartFrom::Path {
+                from: self.job_directory(),
+                allow_non_restored_state: false,
+                abandon_sinks: Vec::new(),
+            };
         }
         let allows = allow_non_restored_state && cause != Some(StopCause::RollBack);
         let has_no_ledger = is_in_memory(&program.spec) || self.leaves_nothing();

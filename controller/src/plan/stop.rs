@@ -420,6 +420,7 @@ impl Planner<'_> {
 
     /// No JobManager runs any more, as it was to be.
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
+        record.into_iter().for_each(|record| self.tell_unsettled(record));
         let stop = self.plan.memory.stop.take();
         self.plan.memory.helper = None;
         if record.is_some_and(|record| record.reason == NOTHING_BEGUN) {
@@ -439,6 +440,9 @@ impl Planner<'_> {
         match (self.facts.desired, &self.facts.program, record) {
             (DesiredState::Suspended, _, Some(ExitRecord { kind: ExitKind::Finished, message, .. })) => {
                 self.end(StreamJobState::Finished, "Finished", message);
+            }
+            (DesiredState::Suspended, _, Some(ExitRecord { unsettled, message, .. })) if !unsettled.is_empty() => {
+                self.end(StreamJobState::Suspended, "OutputUnsettled", message);
             }
             (DesiredState::Suspended, ..) => self.end(StreamJobState::Suspended, "Suspended", "it keeps its state"),
             _ if rolls_back && self.change() <= Change::InPlace && self.can_roll_back() => self.roll_back_overdue(),

@@ -435,7 +435,11 @@ fn programs_of_past_revisions_are_removed_once_the_job_runs() {
 #[test]
 fn start_is_a_word_or_an_object_in_json() {
     // The contract with the runtime's SLUICE_DIRECTIVE.
-    let written = serde_json::to_value(StartFrom::Path { from: "s3://b/c".to_owned(), allow_non_restored_state: true });
+    let written = serde_json::to_value(StartFrom::Path {
+        from: "s3://b/c".to_owned(),
+        allow_non_restored_state: true,
+        abandon_sinks: Vec::new(),
+    });
     let expected = json!({"path": {"from": "s3://b/c", "allowNonRestoredState": true}});
     assert_eq!(written.expect("is JSON"), expected);
 }

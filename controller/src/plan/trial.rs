@@ -234,7 +234,8 @@ impl Planner<'_> {
         let memory = &mut self.plan.memory;
         let seen = memory.ledger_entry;
         let id = format!("{}-rollback", memory.revision);
-        let start = StartFrom::Path { from: snapshot.clone(), allow_non_restored_state: false };
+        let start =
+            StartFrom::Path { from: snapshot.clone(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
         memory.directive = Some(Directive { id, seen, start });
         let words = format!("; output since the snapshot {snapshot} is written again");
         if let Some(given_up) = &mut memory.rolled_back {

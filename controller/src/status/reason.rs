@@ -270,6 +270,10 @@ reasons! {
     CommitLost,
     /// Staged output cannot be committed at the moment.
     CommitRetried,
+    /// The job has ended without committing all that is staged.
+    OutputUnsettled,
+    /// Staged output was given up by name.
+    OutputAbandoned,
     /// Staged output may be gone before it is committed.
     OutputExpires,
     /// Staged output is lost, and the sink's table says to go on without it.

@@ -57,6 +57,9 @@ pub(crate) struct RunArguments {
     /// With -s: drop state that no operator of the program takes
     #[arg(short = 'n', long, requires = "from_snapshot")]
     allow_non_restored_state: bool,
+    /// With -s: give up what this sink has staged and not committed, since its target is gone for good; may be repeated
+    #[arg(long, requires = "from_snapshot", value_name = "UID")]
+    abandon_sink: Vec<String>,
     /// Port of status and metrics; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     rest_port: u16,
@@ -128,7 +131,9 @@ fn adapted(mut manifest: StreamJob, arguments: &RunArguments) -> Result<StreamJo
     }
     if let Some(place) = &arguments.from_snapshot {
         let allow_non_restored_state = arguments.allow_non_restored_state;
-        spec.restore = Some(RestoreSpec { from: address_of(place)?, allow_non_restored_state, nonce: 0 });
+        let abandon_sinks = arguments.abandon_sink.iter().map(|uid| uid.as_str().into()).collect();
+        let from = address_of(place)?;
+        spec.restore = Some(RestoreSpec { from, allow_non_restored_state, abandon_sinks, nonce: 0 });
     }
     match (&mut spec.checkpointing, &arguments.checkpoint_dir) {
         (_, None) => {}
@@ -148,9 +153,11 @@ fn adapted(mut manifest: StreamJob, arguments: &RunArguments) -> Result<StreamJo
 fn start_of(job: &JobDescription) -> LocalStart {
     match &job.restore {
         None => LocalStart::Empty,
-        Some(RestoreSpec { from, allow_non_restored_state, .. }) => {
-            LocalStart::Snapshot { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
-        }
+        Some(RestoreSpec { from, allow_non_restored_state, abandon_sinks, .. }) => LocalStart::Snapshot {
+            from: from.clone(),
+            allow_non_restored_state: *allow_non_restored_state,
+            abandon_sinks: abandon_sinks.clone(),
+        },
     }
 }
 

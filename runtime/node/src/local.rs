@@ -31,7 +31,7 @@ use sluice_protocol::message::Registration;
 use sluice_protocol::options::JobOptions;
 use sluice_protocol::restart::FailureCounts;
 use sluice_protocol::status::JobStatus;
-use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId};
+use sluice_protocol::{Generation, JobId, OperatorUid, ProcessId, TaskManagerId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub enum LocalStart {
         from: String,
         /// Drop state that no operator takes.
         allow_non_restored_state: bool,
+        /// Sinks whose uncommitted output is given up.
+        abandon_sinks: Vec<OperatorUid>,
     },
 }
 

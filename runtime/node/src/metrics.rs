@@ -147,6 +147,11 @@ fn register_job(registry: &mut Registry, status: &JobStatus) {
     };
     counter("job_checkpoints_completed", "Checkpoints completed by this generation", status.completed_checkpoints);
     counter("job_checkpoints_failed", "Checkpoints failed in this generation", status.failed_checkpoints);
+    counter(
+        "job_commits_lost",
+        "Staged transactions of sinks that this generation found lost: their rows are in no result",
+        status.lost_commits,
+    );
     counter("job_restarts", "Failed attempts under this revision of the spec", status.failed_attempts);
     let state = Family::<[(&str, String); 1], Gauge>::default();
     state.get_or_create(&[("state", format!("{:?}", status.state))]).set(1);

@@ -178,7 +178,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn views() -> Views {
-        let status = JobStatus { state: JobState::Running, completed_checkpoints: 3, ..JobStatus::default() };
+        let status =
+            JobStatus { state: JobState::Running, completed_checkpoints: 3, lost_commits: 2, ..JobStatus::default() };
         let lag = [("events-0".to_owned(), 17)].into();
         let name = "Source".to_owned();
         let task = TaskMetrics { name, rows_in: 42, output_queued_bytes: 1234, lag, ..TaskMetrics::default() };
@@ -242,6 +243,7 @@ mod tests {
         assert_eq!((json.state, json.completed_checkpoints), (JobState::Running, 3));
         let metrics = get(server.address(), "/metrics").await;
         assert!(metrics.contains("sluice_job_checkpoints_completed_total 3"), "{metrics}");
+        assert!(metrics.contains("sluice_job_commits_lost_total 2"), "{metrics}");
         assert!(metrics.contains("sluice_job_last_checkpoint_alignment_milliseconds 5"), "{metrics}");
         let rows = r#"sluice_task_rows_in_total{vertex="0",name="Source",subtask="0"} 42"#;
         assert!(metrics.contains(rows), "{metrics}");

@@ -284,7 +284,7 @@ async fn a_mistyped_path_leaves_the_last_run_to_be_resumed() {
     assert_ended(&within(job).await.unwrap(), ExitKind::Stopped);
 
     let from = format!("file://{}/default/counts-typo/1/chk-1", storage.display());
-    let start = LocalStart::Snapshot { from, allow_non_restored_state: false };
+    let start = LocalStart::Snapshot { from, allow_non_restored_state: false, abandon_sinks: Vec::new() };
     let Local { run, .. } = local(program(None, &sink), options(Some(&storage)), start);
     let record = within(run_local(run)).await;
     assert_eq!((record.kind, record.reason.as_str()), (ExitKind::UserError, "SnapshotNotFound"));

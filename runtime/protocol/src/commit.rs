@@ -5,7 +5,8 @@
 
 use crate::ids::{JobId, OperatorUid, Run, SubtaskIndex};
 use crate::state::Committable;
-use crate::time::TimeSpan;
+use crate::time::{TimeSpan, Timestamp};
+use serde::{Deserialize, Serialize};
 
 /// What a commit may take from the moment that a checkpoint's entry is sent, with margin: a checkpoint with a handle that may
 /// be gone sooner is not completed (S4).
@@ -37,6 +38,19 @@ pub enum CommitOutcome {
     Lost(String),
     /// The same, and the table says to go on without it.
     GivenUp(String),
+}
+
+/// Output of a sink that a job's end leaves uncommitted (L6).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnsettledOutput {
+    /// The sink.
+    pub sink: OperatorUid,
+    /// Of so many staged transactions.
+    pub transactions: u64,
+    /// When its target gives the first of them up, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// What attempts before `older_than` may have left open in the sinks of a job.

@@ -1,6 +1,7 @@
 //! Whose fault a failure is and how it may be retried: carried from the place it happens to status, events,
 //! metrics and exit codes (design §6, style).
 
+use crate::commit::UnsettledOutput;
 use crate::ids::{Run, SubtaskId, TaskManagerId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -96,13 +97,17 @@ pub struct ExitRecord {
     /// Number of the last ledger entry that it read or appended (N3's m), when it knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger_entry: Option<u64>,
+    /// Output that the job's end leaves uncommitted (L6).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsettled: Vec<UnsettledOutput>,
 }
 
 impl ExitRecord {
     /// The record of a process that knows nothing of a ledger.
     #[must_use]
     pub fn new(kind: ExitKind, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), message: message.into(), by_generation: None, ledger_entry: None }
+        let (reason, message) = (reason.into(), message.into());
+        Self { kind, reason, message, by_generation: None, ledger_entry: None, unsettled: Vec::new() }
     }
 }
 

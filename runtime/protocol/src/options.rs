@@ -3,6 +3,7 @@
 //! The types are both the manifest's (serde, schemars) and the runtime's. Limits that span several options
 //! are checked on effective values by `validate`, which names every field that takes part.
 
+use crate::ids::OperatorUid;
 use crate::message::Alignment;
 use crate::time::TimeSpan;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -343,6 +344,11 @@ pub struct RestoreSpec {
     /// State that no operator takes is dropped instead of refusing the start.
     #[serde(default)]
     pub allow_non_restored_state: bool,
+    /// Sinks, by their ids, whose output is given up as far as it is staged and not committed: their target is gone for good.
+    /// Its rows are in no result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub abandon_sinks: Vec<OperatorUid>,
     /// Raise it to restore once more from the same place.
     #[serde(default)]
     pub nonce: u64,

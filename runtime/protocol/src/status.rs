@@ -1,6 +1,7 @@
 //! The status of a job as the JobManager pushes it to the controller, to `sluice run`'s progress line and to
 //! the JSON on port 8081. Readers ignore fields they do not know; writers only add.
 
+use crate::commit::UnsettledOutput;
 use crate::failure::{Failure, FailureRecord};
 use crate::ids::{Attempt, CheckpointId, Generation, TaskManagerId};
 use crate::ledger::SavepointKind;
@@ -78,6 +79,10 @@ pub struct JobStatus {
     pub failed_checkpoints: u64,
     /// Failed ones since the last completed one.
     pub failed_checkpoints_in_a_row: u64,
+    /// Staged transactions of sinks that were found lost by this generation: their rows are in no result (S6).
+    pub lost_commits: u64,
+    /// Output that the job's end has left uncommitted (L6).
+    pub unsettled: Vec<UnsettledOutput>,
     /// Checkpoints under way.
     pub pending_checkpoints: Vec<CheckpointId>,
     /// The last failures, newest first, at most 16.

@@ -9,6 +9,7 @@ use crate::simulation::program::archive::Row;
 use crate::simulation::program::cut::Cut;
 use crate::simulation::program::{Counts, Events};
 use crate::simulation::store::{ObjectStore, ROOT, relative};
+use sluice_protocol::commit::CommitHandle;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::ledger::{CheckpointKey, Ends, Entry, EntryKind, Fold, Pin, SnapshotReference, StartCause};
@@ -392,6 +393,29 @@ impl Check {
         self.last_view = cut.view(&self.events).clone();
         self.last_positions = positions;
         Ok(())
+    }
+
+    /// What a later start would commit of what the end has left (L6).
+    ///
+    /// # Errors
+    /// When it would find less than the end says.
+    pub fn left_at_end(&self, store: &ObjectStore) -> Result<Vec<CommitHandle>, String> {
+        let fold = self.fold();
+        let left: u64 = fold.unsettled.iter().map(|one| one.transactions).sum();
+        if left == 0 {
+            return Ok(Vec::new());
+        }
+        let latest = fold.latest().ok_or("L6: no checkpoint is left to hold what the end says is unsettled")?;
+        let key = self.paths.metadata(latest.key.generation, latest.key.id);
+        let bytes = store.get(&key).ok_or_else(|| format!("L6: {key} is gone, which holds what is unsettled"))?;
+        let metadata = Metadata::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
+        let is_unsettled = |handle: &CommitHandle| handle.committable.checkpoint > fold.committed_through;
+        let handles: Vec<_> = metadata.handles().filter(is_unsettled).collect();
+        let found = handles.len() as u64;
+        if found < left {
+            return Err(format!("L6: {left} transactions are said to be unsettled, and {key} holds {found}"));
+        }
+        Ok(handles)
     }
 
     fn read_checkpoint(&self, generation: Generation, id: CheckpointId, store: &ObjectStore) -> Result<Cut, String> {

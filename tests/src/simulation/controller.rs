@@ -145,7 +145,8 @@ impl World {
         self.end_pods();
         let left = std::mem::take(&mut self.controller);
         let from = format!("{ROOT}/{}", JobPaths::new(&job(0)).directory());
-        self.controller.directive.start = StartFrom::Path { from, allow_non_restored_state: false };
+        self.controller.directive.start =
+            StartFrom::Path { from, allow_non_restored_state: false, abandon_sinks: Vec::new() };
         self.begin_epoch();
         match (left.current, self.rng.u32(..10)) {
             (Some(index), 0..=2) => self.schedule(1, Event::Kill(Process::JobManager(index), false)),
@@ -476,15 +477,15 @@ impl World {
         let fold = self.check.fold();
         let place = |key: sluice_protocol::ledger::CheckpointKey| {
             let directory = format!("{ROOT}/{}/{}/chk-{}", job(0), key.generation, key.id);
-            StartFrom::Path { from: directory, allow_non_restored_state: false }
+            StartFrom::Path { from: directory, allow_non_restored_state: false, abandon_sinks: Vec::new() }
         };
         let start = match upgrade {
             Upgrade::ResumeLatest | Upgrade::LastState => StartFrom::ResumeLatest,
             Upgrade::Path => fold.retained.first().map_or(StartFrom::ResumeLatest, |one| place(one.key)),
             Upgrade::Empty => StartFrom::Empty,
-            Upgrade::Savepoint | Upgrade::Drain { .. } => self
-                .stopped_with()
-                .map_or(StartFrom::ResumeLatest, |from| StartFrom::Path { from, allow_non_restored_state: false }),
+            Upgrade::Savepoint | Upgrade::Drain { .. } => self.stopped_with().map_or(StartFrom::ResumeLatest, |from| {
+                StartFrom::Path { from, allow_non_restored_state: false, abandon_sinks: Vec::new() }
+            }),
         };
         self.begin_revision(Directive { id: "2".to_owned(), seen: last, start });
     }

@@ -235,6 +235,7 @@ impl World {
 
     fn verdict(&mut self) -> Result<(), String> {
         self.check.on_finished(&self.store)?;
+        self.commit_what_is_left()?;
         self.check_archive()?;
         if self.cleaned { self.check.on_quiet(&self.store) } else { Ok(()) }
     }

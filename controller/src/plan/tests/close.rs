@@ -1,6 +1,7 @@
 //! A job whose JobManager cannot be asked is ended by a closer (L6), until a deadline.
 
 use super::*;
+use sluice_protocol::commit::UnsettledOutput;
 use sluice_protocol::failure::STOPPED_BEFORE_START;
 
 fn seconds(n: u64) -> Timestamp {
@@ -115,6 +116,39 @@ fn every_phase_of_a_closer_for_a_deletion_against_every_event() {
     assert!(late.delete.iter().any(|pod| pod.name == "pv-2-jm"), "{:?}", late.delete);
     let namespace = with(|facts| facts.namespace_goes = true);
     assert_eq!((namespace.finalizer, namespace.create.len()), (Some(Finalizer::Remove), 0));
+}
+
+/// Whoever wrote the end; of a StreamJob that is deleted only the event is left to say it.
+#[test]
+fn output_that_an_end_left_uncommitted_is_told() {
+    let left = UnsettledOutput { sink: "out.sink".into(), transactions: 3, until: Some(seconds(900)) };
+    let record = ExitRecord {
+        unsettled: vec![left],
+        ..ExitRecord::new(ExitKind::Stopped, "Cancelled", "3 staged transactions of sink 'out.sink'")
+    };
+    let ends = |mut facts: Facts| {
+        exit_with(&mut facts, record.clone());
+        plan(&facts)
+    };
+    let close = |facts: Facts| after(&facts, &plan(&facts));
+    let cases = [
+        ("deleted", ends(deleted(running()))),
+        ("deleted by a closer", ends(close(deleted(killed(running()))))),
+        ("suspended", ends(stopping(suspended(running())))),
+        ("changed, by a closer", ends(close(killed(stopping(changed(running())))))),
+        ("stopped by a person", ends(running())),
+    ];
+    for (case, plan) in cases {
+        let told: Vec<_> = plan.events.iter().filter(|event| event.reason == "OutputUnsettled").collect();
+        assert_eq!(told.len(), 1, "{case}: {:?}", plan.events);
+        assert!(told[0].warning && told[0].message.contains("'out.sink'"), "{case}");
+        if case == "suspended" {
+            assert_eq!(
+                (plan.view.state, plan.view.reason.as_str()),
+                (Some(StreamJobState::Suspended), "OutputUnsettled")
+            );
+        }
+    }
 }
 
 #[test]

@@ -103,7 +103,11 @@ fn a_savepoint_that_a_start_depends_on_stays_and_a_running_job_sends_no_helper()
 
     let mut facts = Facts { report: None, ..ended(ExitKind::UserError) };
     facts.memory.started_revision = 0;
-    let start = StartFrom::Path { from: format!("{PATH}/_metadata"), allow_non_restored_state: true };
+    let start = StartFrom::Path {
+        from: format!("{PATH}/_metadata"),
+        allow_non_restored_state: true,
+        abandon_sinks: Vec::new(),
+    };
     facts.memory.directive.as_mut().expect("is there").start = start;
     let held = plan(&facts);
     assert_eq!((held.create.len(), held.memory.helper.clone()), (0, None));

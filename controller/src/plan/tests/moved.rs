@@ -137,7 +137,12 @@ fn an_undone_move_with_a_restore_goes_on_from_what_the_job_had() {
     report_of(&mut facts).last_checkpoint = Some(CheckpointInfo { path: latest.clone(), ..CheckpointInfo::default() });
     let facts = edit(facts, |job| {
         checkpointing(job).storage = NEW.to_owned();
-        job.spec.restore = Some(RestoreSpec { from: "s3://x/y".to_owned(), nonce: 7, allow_non_restored_state: false });
+        job.spec.restore = Some(RestoreSpec {
+            from: "s3://x/y".to_owned(),
+            nonce: 7,
+            allow_non_restored_state: false,
+            abandon_sinks: Vec::new(),
+        });
     });
     let mut stopping = after(&facts, &plan(&facts));
     exit(&mut stopping, ExitKind::Stopped);

@@ -191,7 +191,12 @@ fn a_job_that_a_person_stopped_is_resumed_by_way_of_suspended() {
 }
 
 fn restore(nonce: u64) -> RestoreSpec {
-    RestoreSpec { from: "s3://bucket/chk-50".to_owned(), allow_non_restored_state: false, nonce }
+    RestoreSpec {
+        from: "s3://bucket/chk-50".to_owned(),
+        allow_non_restored_state: false,
+        nonce,
+        abandon_sinks: Vec::new(),
+    }
 }
 
 #[test]

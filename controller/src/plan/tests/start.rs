@@ -8,6 +8,7 @@ pub(super) fn restoring(nonce: u64) -> Result<Program, Rejection> {
         from: "s3://bucket/chk-50".to_owned(),
         allow_non_restored_state: false,
         nonce,
+        abandon_sinks: vec!["out.sink".into()],
     });
     validate_program(&job, None)
 }
@@ -17,7 +18,7 @@ fn restore_is_used_once_for_each_nonce() {
     let path = |plan: &Plan| directive(plan)["start"].get("path").is_some();
     let new = Facts { program: restoring(1), ..facts() };
     let first = plan(&new);
-    assert!(path(&first), "{}", directive(&first));
+    assert_eq!(directive(&first)["start"]["path"]["abandonSinks"], json!(["out.sink"]), "{}", directive(&first));
 
     // The JobManager is lost before anything was deployed: the same directive again.
     let mut unused = after(&new, &first);

@@ -60,6 +60,7 @@ fn entry(number: u64, kind: EntryKind, fold: Fold) -> Entry {
         directive: "r1".to_owned(),
         time: Timestamp(1_000),
         kind,
+        unsettled: Vec::new(),
         fold,
     }
 }

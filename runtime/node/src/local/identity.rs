@@ -81,9 +81,11 @@ async fn try_take(storage: &Storage, namespace: &str, name: &str, start: &LocalS
     let start = match start {
         LocalStart::Resume => return resume(storage, job, directive).await,
         LocalStart::Empty => StartFrom::Continue,
-        LocalStart::Snapshot { from, allow_non_restored_state } => {
-            StartFrom::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
-        }
+        LocalStart::Snapshot { from, allow_non_restored_state, abandon_sinks } => StartFrom::Path {
+            from: from.clone(),
+            allow_non_restored_state: *allow_non_restored_state,
+            abandon_sinks: abandon_sinks.clone(),
+        },
     };
     // Whether the storage answers is known before the job is built.
     storage.executor.home().get(&uid_key(&job(String::new()))).await?;

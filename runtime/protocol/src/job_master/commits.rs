@@ -4,10 +4,13 @@
 //! staged them: the sinks' own code runs here ([`Action::Commit`]). Callers rely on:
 //! - nothing is committed but handles of a complete checkpoint of this ledger, or of one that is being taken over;
 //! - every checkpoint carries what is unsettled, so the last complete one always holds all of it;
-//! - a terminal entry, and the answer to a savepoint, wait for the confirmations.
+//! - a terminal entry, and the answer to a savepoint, wait for the confirmations, each until its deadline.
 
+mod ending;
 mod loading;
 
+use ending::Closing;
+pub(super) use ending::describe;
 pub(super) use loading::unsettled;
 
 use super::journal::EndKind;
@@ -46,12 +49,6 @@ const BACKLOG: usize = 16;
 /// So long a confirmed handle is remembered, in checkpoints: a task that has not heard of it may list it again.
 const MEMORY: u64 = 64;
 
-/// How long an end waits for tasks that were told to end.
-const TASKS_PATIENCE: TimeSpan = TimeSpan::from_secs(10);
-
-/// Tries to abort leftovers before the terminal entry goes without.
-const ABORT_TRIES: u32 = 5;
-
 /// What is known of handles.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
@@ -64,14 +61,17 @@ pub(super) struct Commits {
     under_way: Option<UnderWay>,
     last_id: u64,
     failures: u32,
-    /// So many handles were given up.
+    /// So many handles were given up, and so many were lost, those included.
     given_up: u64,
+    lost: u64,
     /// When older attempts' transactions are looked for again, and how often that failed in a row.
     abort_at: Option<Timestamp>,
     abort_failures: u32,
     retry_at: Option<Timestamp>,
     taking: Taking,
     ending_since: Option<Timestamp>,
+    /// When the end goes on without the confirmations (L6).
+    settle_by: Option<Timestamp>,
     closing: Closing,
     terminal_queued: bool,
 }
@@ -93,22 +93,6 @@ enum Taking {
     Settled,
 }
 
-/// The last abort, before a terminal entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Closing {
-    #[default]
-    Due,
-    Waiting {
-        until: Timestamp,
-        tries: u32,
-    },
-    UnderWay {
-        id: CommitId,
-        tries: u32,
-    },
-    Done,
-}
-
 impl Commits {
     pub(super) const fn is_loading(&self) -> bool {
         self.loading
@@ -116,15 +100,9 @@ impl Commits {
 
     pub(super) fn next_wakeup(&self, now: Timestamp) -> Option<Timestamp> {
         let retry = self.retry_at.filter(|_| self.under_way.is_none() && !self.unsettled.is_empty());
-        let abort = if let Closing::Waiting { until, .. } = self.closing { Some(until) } else { None };
-        let tasks = self.ending_since.filter(|_| self.closing == Closing::Due && !self.terminal_queued);
         let answer = self.under_way.as_ref().map(|one| one.since.plus(ANSWER_PATIENCE));
-        let times = [retry, abort, self.abort_at, answer, tasks.map(|since| since.plus(TASKS_PATIENCE))];
-        times.into_iter().flatten().filter(|at| *at > now).min()
-    }
-
-    pub(super) const fn begin_end(&mut self, now: Timestamp) {
-        self.ending_since = Some(now);
+        let times = [retry, self.abort_at, answer];
+        times.into_iter().flatten().chain(self.wakeups_at_end()).filter(|at| *at > now).min()
     }
 
     const fn name(&mut self) -> CommitId {
@@ -214,6 +192,11 @@ impl JobMaster {
         }
     }
 
+    /// How many handles were lost in this process's life (S6).
+    pub(super) const fn lost_commits(&self) -> u64 {
+        self.commits.lost
+    }
+
     // --- Committing -------------------------------------------------------------------------------------------
 
     /// Commits what is unsettled, one request at a time.
@@ -261,6 +244,7 @@ impl JobMaster {
                     continue;
                 }
                 CommitOutcome::Lost(message) => {
+                    self.commits.lost += 1;
                     lost.get_or_insert((handle.clone(), message));
                 }
                 CommitOutcome::GivenUp(message) => self.note_given_up(&handle, &message),
@@ -298,13 +282,17 @@ impl JobMaster {
         };
         self.set_notice(
             RETRIED,
-            format!("output is staged but cannot be committed yet, which is tried again{until}: {message}"),
+            format!(
+                "output is staged but cannot be committed yet, which is tried again{until}: {message}. Where the target is gone \
+                 for good, restore.abandonSinks gives its output up"
+            ),
         );
     }
 
     /// The table says to go on without what is lost: counted, and said in status for as long as this process lives.
     fn note_given_up(&mut self, CommitHandle { sink, subtask, committable }: &CommitHandle, message: &str) {
         self.commits.given_up += 1;
+        self.commits.lost += 1;
         let message = format!(
             "{} staged transactions are lost and were given up, as the table says; the last, of subtask {subtask} of sink \
              '{sink}' with checkpoint {}: {message}. Their rows are in no result",
@@ -345,6 +333,8 @@ impl JobMaster {
             return self.commits.taking == Taking::Settled;
         }
         let handles: Vec<_> = self.taken().map(|takeover| takeover.unsettled()).unwrap_or_default();
+        let abandoned = self.loading.as_ref().map(|loading| loading.allowed.sinks.clone()).unwrap_or_default();
+        let handles = self.without_abandoned(handles, &abandoned);
         if handles.is_empty() {
             self.commits.taking = Taking::Settled;
             return true;
@@ -408,61 +398,13 @@ impl JobMaster {
             }
         }
         self.commits.abort_failures = if failure.is_some() { self.commits.abort_failures + 1 } else { 0 };
-        let Closing::UnderWay { tries, .. } = self.commits.closing else {
-            if failure.is_some() {
-                let failures = self.commits.abort_failures;
-                let pause = backoff(failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
-                self.abort_leftovers_after(pause);
-            }
-            return;
-        };
-        if self.commits.closing != (Closing::UnderWay { id, tries }) {
-            return;
+        if matches!(self.commits.closing, Closing::UnderWay { .. }) {
+            return self.on_last_abort(id, failure.is_some());
         }
-        self.commits.closing = match failure {
-            Some(_) if tries < ABORT_TRIES => {
-                let pause = backoff(tries, TimeSpan(200), TimeSpan::from_secs(5), &mut *self.random);
-                Closing::Waiting { until: self.now.plus(pause), tries }
-            }
-            _ => Closing::Done,
-        };
-    }
-
-    /// Whether the terminal entry may go: all is committed, no task stages more, nothing is left open (L6). Says so once.
-    pub(super) fn is_settled_for_end(&mut self) -> bool {
-        if self.commits.terminal_queued {
-            return false;
+        if failure.is_some() {
+            let failures = self.commits.abort_failures;
+            let pause = backoff(failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
+            self.abort_leftovers_after(pause);
         }
-        if self.has_transactional_sinks() && !self.journal.in_memory && !self.has_closed_sinks() {
-            return false;
-        }
-        self.commits.terminal_queued = true;
-        true
-    }
-
-    fn has_closed_sinks(&mut self) -> bool {
-        // An entry under way may complete a checkpoint with further handles.
-        let is_idle = !self.journal.appender.is_busy() && self.journal.queue.is_empty();
-        if !is_idle || self.commits.loading || !self.commits.unsettled.is_empty() || self.tasks_may_stage() {
-            return false;
-        }
-        let tries = match self.commits.closing {
-            Closing::Done => return true,
-            Closing::UnderWay { .. } => return false,
-            Closing::Waiting { until, .. } if until > self.now => return false,
-            Closing::Waiting { tries, .. } => tries,
-            Closing::Due => 0,
-        };
-        // All attempts of this generation are over.
-        let id = self.ask_for_abort(self.attempt.next());
-        self.commits.closing = Closing::UnderWay { id, tries: tries + 1 };
-        false
-    }
-
-    fn tasks_may_stage(&self) -> bool {
-        let is_patient = self.commits.ending_since.is_none_or(|since| since.plus(TASKS_PATIENCE) > self.now);
-        // Tasks that have finished have nothing open.
-        let has_finished = matches!(self.phase, Phase::Ending(EndKind::Finished));
-        is_patient && !has_finished && self.task_managers.host_tasks()
     }
 }

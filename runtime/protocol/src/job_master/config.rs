@@ -1,7 +1,7 @@
 //! What a JobManager knows before it has read anything.
 
 use crate::graph::JobGraph;
-use crate::ids::{Generation, JobId, ProcessId};
+use crate::ids::{Generation, JobId, OperatorUid, ProcessId};
 use crate::options::JobOptions;
 use crate::restart::FailureCounts;
 use serde::{Deserialize, Serialize};
@@ -96,6 +96,9 @@ pub enum StartFrom {
         from: String,
         /// Drop state that no operator takes.
         allow_non_restored_state: bool,
+        /// Give up what these sinks have staged and not committed (S5).
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        abandon_sinks: Vec<OperatorUid>,
     },
     /// Nothing (stateless), only while the ledger ends exactly at `seen`.
     Empty,

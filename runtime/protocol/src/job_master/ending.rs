@@ -3,8 +3,10 @@
 //! A terminal entry first; when it stands, TaskManagers are told, removed checkpoints go, the process exits. A
 //! superseded process exits at once and touches nothing (L3).
 
+use super::commits::describe;
 use super::journal::{EndKind, Intent};
 use super::{Command, JobMaster, Phase};
+use crate::commit::UnsettledOutput;
 use crate::failure::{ExitKind, ExitRecord, Failure};
 use crate::ids::Generation;
 use crate::job_master::Action;
@@ -12,7 +14,7 @@ use crate::ledger::entry::{EntryHeader, Successor};
 use crate::ledger::{CheckpointKey, Ends, RequestResult};
 use crate::message::ToTaskManager;
 use crate::status::JobState;
-use crate::time::TimeSpan;
+use crate::time::{TimeSpan, Timestamp};
 
 /// How long an exit waits for background deletes.
 const EXIT_PATIENCE: TimeSpan = TimeSpan::from_secs(5);
@@ -25,6 +27,9 @@ impl JobMaster {
         match command {
             // The job has ended, or is being ended: there is nothing to ask for.
             _ if self.config.directive.start.is_helper() => {}
+            Command::Stop | Command::Cancel if matches!(self.phase, Phase::Ending(_)) => {
+                self.commits.settle_in_time(self.now);
+            }
             Command::Stop => self.stop(),
             Command::Cancel if self.journal.fold.has_stopped_with_savepoint() => {
                 self.end_when_confirmed(self.reached_end())
@@ -92,13 +97,13 @@ impl JobMaster {
             // What they stage from now on would be aborted.
             self.cancel_execution();
         }
+        self.commits.begin_end(&kind, self.config.directive.start.is_helper(), self.now);
         self.phase = Phase::Ending(kind);
-        self.commits.begin_end(self.now);
         self.conclude_end();
     }
 
     /// Appends the terminal entry, behind everything that has to be confirmed before it: handles are settled (S5) and what
-    /// is in no unsettled handle is aborted (S3), for every end and whoever writes it (L6).
+    /// is in no unsettled handle is aborted (S3), for every end and whoever writes it, until its deadline (L6).
     pub(super) fn conclude_end(&mut self) {
         let Phase::Ending(kind) = &self.phase else { return };
         let kind = kind.clone();
@@ -117,6 +122,7 @@ impl JobMaster {
     pub(super) fn on_terminal_stands(&mut self, drops: Vec<CheckpointKey>) {
         let Phase::Ending(kind) = &self.phase else { return };
         let record = if self.concludes_for_another { concluded_for_another() } else { exit_record(kind) };
+        let record = self.with_unsettled(record);
         self.status.state = end_state(kind);
         self.status.since = self.now;
         self.answer_all_at_end();
@@ -128,6 +134,18 @@ impl JobMaster {
         self.remove_dead(drops);
         self.shut_task_managers_down();
         self.sweep();
+    }
+
+    /// Says what the end has left uncommitted (L6).
+    fn with_unsettled(&self, record: ExitRecord) -> ExitRecord {
+        let unsettled = self.journal.fold.unsettled.clone();
+        if unsettled.is_empty() {
+            return record;
+        }
+        let is_finished = record.kind == ExitKind::Finished;
+        let why = if is_finished { "all input was read".to_owned() } else { record.message };
+        let message = left_uncommitted(why, &unsettled, self.now);
+        ExitRecord { message, unsettled, ..record }
     }
 
     pub(super) fn exit_when_done(&mut self) {
@@ -200,6 +218,18 @@ impl JobMaster {
             self.send(session, ToTaskManager::Shutdown);
         }
     }
+}
+
+/// Why the job ended, and what that left uncommitted.
+pub(super) fn left_uncommitted(why: String, unsettled: &[UnsettledOutput], now: Timestamp) -> String {
+    if unsettled.is_empty() {
+        return why;
+    }
+    format!(
+        "{why}; it left uncommitted, since there was no answer in time: {}. The last checkpoint holds what is left: a start in \
+         time commits it",
+        describe(unsettled, now)
+    )
 }
 
 const fn end_state(kind: &EndKind) -> JobState {

@@ -222,6 +222,7 @@ impl JobMaster {
             revision: self.config.revision,
             directive: self.config.directive.id.clone(),
             time: self.now,
+            unsettled: self.unsettled_behind(&kind),
             kind,
             fold,
         }
@@ -317,6 +318,7 @@ impl JobMaster {
             directory: self.journal.paths.checkpoint_directory(key.generation, key.id),
             checkpoint: key.id,
             allow_non_restored_state: false,
+            abandon_sinks: Vec::new(),
             is_foreign: false,
         }
     }
@@ -342,8 +344,12 @@ impl JobMaster {
         }
         let removes =
             |settings: &crate::options::CheckpointingSpec| settings.retention == Retention::DeleteOnCancellation;
-        let removes = self.config.options.checkpointing.as_ref().is_some_and(removes);
-        if removes { self.journal.fold.retained.iter().map(|one| one.key).collect() } else { vec![] }
+        if !self.config.options.checkpointing.as_ref().is_some_and(removes) {
+            return vec![];
+        }
+        // The last trace of what is not committed stays.
+        let keeps = self.has_unsettled().then(|| self.journal.fold.latest().map(|one| one.key)).flatten();
+        self.journal.fold.retained.iter().map(|one| one.key).filter(|key| Some(*key) != keeps).collect()
     }
 
     /// An entry stands: the one place from which everything goes on.

@@ -9,6 +9,7 @@ use super::operations::Purpose;
 use super::takeover::{self, Relation, Takeover};
 use super::{JobMaster, Phase};
 use crate::failure::Failure;
+use crate::ids::OperatorUid;
 use crate::ledger::entry::{Entry, SnapshotReference};
 use crate::ledger::read::{LedgerReader, ReadStep};
 use crate::metadata::{Metadata, MetadataError, assign_state};
@@ -21,11 +22,26 @@ use std::collections::BTreeMap;
 /// Reason of the notice that operators start without state.
 pub const STARTS_EMPTY: &str = "OperatorsStartEmpty";
 
+/// What the user allows to be lost.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Allowed {
+    /// State that no operator takes.
+    pub(super) state: bool,
+    /// What these sinks have staged and not committed (S5).
+    pub(super) sinks: Vec<OperatorUid>,
+}
+
+impl Allowed {
+    fn by(reference: &SnapshotReference) -> Self {
+        Self { state: reference.allow_non_restored_state, sinks: reference.abandon_sinks.clone() }
+    }
+}
+
 /// What is being restored, on its way from a place to states.
 #[derive(Debug)]
 pub(super) struct Loading {
     pub(super) location: SnapshotLocation,
-    pub(super) allow_non_restored_state: bool,
+    pub(super) allowed: Allowed,
     /// The reader of another job's ledger: of the job directory that was given instead of a snapshot, or of the one
     /// that the checkpoint lies in.
     pub(super) foreign: Option<LedgerReader>,
@@ -40,16 +56,8 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    const fn new(location: SnapshotLocation, allow_non_restored_state: bool) -> Self {
-        Self {
-            location,
-            allow_non_restored_state,
-            foreign: None,
-            asks_owner: false,
-            read: None,
-            takeover: None,
-            was_outbid: false,
-        }
+    const fn new(location: SnapshotLocation, allowed: Allowed) -> Self {
+        Self { location, allowed, foreign: None, asks_owner: false, read: None, takeover: None, was_outbid: false }
     }
 }
 
@@ -62,20 +70,20 @@ pub(super) struct Restored {
 }
 
 impl JobMaster {
-    pub(super) fn load_place(&mut self, from: &str, allow_non_restored_state: bool) {
+    pub(super) fn load_place(&mut self, from: &str, allowed: Allowed) {
         let location = SnapshotLocation::parse(from, self.config.storage_uri.as_deref());
-        self.start_loading(Loading { asks_owner: true, ..Loading::new(location, allow_non_restored_state) });
+        self.start_loading(Loading { asks_owner: true, ..Loading::new(location, allowed) });
     }
 
     /// Reads the `_metadata` of a snapshot, unless it is at hand.
     pub(super) fn load(&mut self, reference: &SnapshotReference) {
         if let Some(metadata) = self.cached.take_if(|(directory, _)| *directory == reference.directory) {
             let (directory, metadata) = metadata;
-            self.hand_out(&directory, metadata, reference.allow_non_restored_state);
+            self.hand_out(&directory, metadata, Allowed::by(reference));
             return;
         }
         let location = SnapshotLocation { directory: reference.directory.clone(), is_snapshot: true };
-        self.start_loading(Loading::new(location, reference.allow_non_restored_state));
+        self.start_loading(Loading::new(location, Allowed::by(reference)));
     }
 
     fn start_loading(&mut self, loading: Loading) {
@@ -135,10 +143,10 @@ impl JobMaster {
         let is_orphan = loading.asks_owner && place.is_none();
         let owner = place.filter(|owner| loading.asks_owner && *owner != self.journal.paths);
         let Some(owner) = owner else {
-            if is_orphan && metadata.handles().next().is_some() {
+            if is_orphan && self.keeps_handles(&metadata, &loading.allowed) {
                 return self.refuse_orphan(&loading.location.directory);
             }
-            return self.hand_out(&loading.location.directory, metadata, loading.allow_non_restored_state);
+            return self.hand_out(&loading.location.directory, metadata, loading.allowed);
         };
         let mut reader = LedgerReader::new(owner, 0);
         let operation = reader.start();
@@ -148,11 +156,17 @@ impl JobMaster {
         self.store(Purpose::ReadForeignLedger, operation);
     }
 
+    /// Whether it holds handles that nobody gives up; those of others are.
+    fn keeps_handles(&mut self, metadata: &Metadata, allowed: &Allowed) -> bool {
+        !self.without_abandoned(metadata.handles().collect(), &allowed.sinks).is_empty()
+    }
+
     /// Nobody could say which of its handles are committed, and which would be committed twice or never (S5).
     fn refuse_orphan(&mut self, directory: &str) {
         let message = format!(
             "the checkpoint at {} holds output of sinks that may not be committed, and there is no ledger beside it that says so: \
-             restore a savepoint, which holds none, or copy the job's whole directory",
+             restore a savepoint, which holds none, or copy the job's whole directory; or name the sinks in \
+             restore.abandonSinks, to go on without that output",
             paths::uri(self.config.storage_uri.as_deref(), directory)
         );
         self.refuse_snapshot("HandlesWithoutLedger", &message);
@@ -168,10 +182,10 @@ impl JobMaster {
                 let message = in_use(&uri(&loading.location.directory), &uri(owner.directory()), entry);
                 return self.refuse_snapshot("CheckpointInUse", &message);
             }
-            if last.is_none() && metadata.handles().next().is_some() {
+            if last.is_none() && self.keeps_handles(&metadata, &loading.allowed) {
                 return self.refuse_orphan(&loading.location.directory);
             }
-            return self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state);
+            return self.hand_out(&loading.location.directory, *metadata, loading.allowed);
         }
         let directory = loading.location.job();
         let latest = last.and_then(|entry| self.restorable(&directory, entry));
@@ -201,7 +215,7 @@ impl JobMaster {
             }
         }
         let Some(latest) = latest else { return self.go_on_empty(loading) };
-        loading.allow_non_restored_state |= latest.allow_non_restored_state;
+        loading.allowed.state |= latest.allow_non_restored_state;
         loading.location = SnapshotLocation { directory: latest.directory, is_snapshot: true };
         loading.asks_owner = false;
         let key = loading.location.metadata();
@@ -255,16 +269,17 @@ impl JobMaster {
         self.refuse_snapshot("SnapshotNotFound", &message);
     }
 
-    pub(super) fn hand_out(&mut self, directory: &str, metadata: Metadata, allow: bool) {
+    pub(super) fn hand_out(&mut self, directory: &str, metadata: Metadata, allowed: Allowed) {
         let uri = paths::uri(self.config.storage_uri.as_deref(), directory);
-        let states = match assign_state(&metadata, &self.config.graph, &uri, allow) {
+        let states = match assign_state(&metadata, &self.config.graph, &uri, allowed.state) {
             Ok(states) => states,
             Err(error) => return self.refuse_snapshot("SnapshotIncompatible", &error.to_string()),
         };
         let reference = SnapshotReference {
             directory: directory.to_owned(),
             checkpoint: metadata.checkpoint,
-            allow_non_restored_state: allow,
+            allow_non_restored_state: allowed.state,
+            abandon_sinks: allowed.sinks,
             is_foreign: !directory.starts_with(&format!("{}/", self.journal.paths.directory())),
         };
         self.tell_of_empty_operators(&metadata, &uri);

@@ -76,6 +76,8 @@ impl JobMaster {
         self.status.pinned = self.journal.fold.pins.iter().map(uri).collect();
         self.status.pinned_by = self.journal.fold.pins.iter().map(|pin| pin.holder.clone()).collect();
         self.status.foreign_snapshot = self.describe_foreign_snapshot();
+        self.status.lost_commits = self.lost_commits();
+        self.status.unsettled.clone_from(&self.journal.fold.unsettled);
         let seen_entry = self.seen_entry();
         let graph = &self.config.graph;
         let status = &mut self.status;
@@ -171,7 +173,7 @@ impl JobMaster {
                 None => self.execution.as_ref().map_or_else(String::new, |one| one.progress(&self.config.graph)),
             },
             Phase::Disposing => "removing a savepoint".to_owned(),
-            Phase::Ending(_) => "recording the end".to_owned(),
+            Phase::Ending(_) => self.end_progress(),
             Phase::Exiting { record, .. } => record.message.clone(),
             Phase::Over => self.status.message.clone(),
         }

@@ -4,7 +4,9 @@
 //! Until `Started` stands nothing is written, so a user's error here leaves the ledger as it was; store and broker
 //! out of reach only cost time (F2).
 
+use super::ending::left_uncommitted;
 use super::journal::{EndKind, Intent};
+use super::loading::Allowed;
 use super::operations::Purpose;
 use super::takeover;
 use super::{JobMaster, Phase, StartFrom};
@@ -33,7 +35,9 @@ impl JobMaster {
     fn start_without_ledger(&mut self) {
         let keeps_state = self.config.options.checkpointing.is_some();
         match self.config.directive.start.clone() {
-            StartFrom::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
+            StartFrom::Path { from, allow_non_restored_state, abandon_sinks } => {
+                self.load_place(&from, Allowed { state: allow_non_restored_state, sinks: abandon_sinks });
+            }
             StartFrom::Continue if keeps_state && self.config.failures.has_lost_job_manager() => {
                 let message = "the JobManager that held the checkpoints in its memory was lost \
                     (checkpointing.storage is JobManager); give checkpointing.storage a URI, or start empty with a new nonce";
@@ -83,7 +87,9 @@ impl JobMaster {
                 self.look_for_older_directories(last.is_none());
                 self.claim(None);
             }
-            StartDecision::Path { from, allow_non_restored_state } => self.load_place(&from, allow_non_restored_state),
+            StartDecision::Path { from, allow_non_restored_state, abandon_sinks } => {
+                self.load_place(&from, Allowed { state: allow_non_restored_state, sinks: abandon_sinks });
+            }
             StartDecision::Conclude(ends) => {
                 self.concludes_for_another = self.journal.fold.directive != self.config.directive.id
                     && self.config.directive.start != StartFrom::Continue;
@@ -218,6 +224,7 @@ impl JobMaster {
         self.status.state = reported_state(state);
         let failure = self.journal.fold.failure.clone();
         let message = failure.as_ref().map_or(message, |failure| failure.message.as_str()).to_owned();
+        let message = left_uncommitted(message, &self.journal.fold.unsettled, self.now);
         let reason = failure.map_or_else(|| format!("{state:?}"), |failure| failure.reason);
         self.exit(kind, &reason, &message, None);
     }

@@ -149,7 +149,7 @@ impl JobMaster {
     /// The snapshot is at hand: the other ledger comes to its end, unless the program cannot take the snapshot.
     pub(super) fn take_over(&mut self, loading: Loading, mut takeover: Takeover, metadata: Metadata) {
         let uri = paths::uri(self.config.storage_uri.as_deref(), &loading.location.directory);
-        let fits = assign_state(&metadata, &self.config.graph, &uri, loading.allow_non_restored_state);
+        let fits = assign_state(&metadata, &self.config.graph, &uri, loading.allowed.state);
         if let Err(error) = fits {
             return self.refuse_snapshot("SnapshotIncompatible", &error.to_string());
         }
@@ -172,7 +172,8 @@ impl JobMaster {
             return self.on_taken_over(loading, takeover);
         }
         let (is_repeated, unread) = (self.has_fenced(&takeover), takeover.unread());
-        let refusal = self.without_sink(&takeover.unsettled());
+        let kept = self.without_abandoned(takeover.unsettled(), &loading.allowed.sinks);
+        let refusal = self.without_sink(&kept);
         loading.takeover = Some(takeover);
         self.loading = Some(loading);
         if let Some(key) = unread {
@@ -225,6 +226,7 @@ impl JobMaster {
             directive: last.directive.clone(),
             time: now,
             kind,
+            unsettled: Vec::new(),
             fold: last.folded(),
         };
         match takeover.appender.begin(entry, None) {
@@ -322,7 +324,7 @@ impl JobMaster {
             self.abort_all_of(job);
         }
         match takeover.metadata {
-            Some(metadata) => self.hand_out(&loading.location.directory, *metadata, loading.allow_non_restored_state),
+            Some(metadata) => self.hand_out(&loading.location.directory, *metadata, loading.allowed),
             None => self.claim(None),
         }
     }
@@ -355,6 +357,7 @@ impl JobMaster {
                 directory: directory.checkpoint_directory(key.generation, key.id),
                 checkpoint: key.id,
                 allow_non_restored_state: false,
+                abandon_sinks: Vec::new(),
                 is_foreign: true,
             })
         };

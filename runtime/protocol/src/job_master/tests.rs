@@ -13,6 +13,7 @@ mod reconfigure;
 mod restore;
 mod savepoints;
 mod takeover;
+mod unsettled;
 
 use crate::failure::{ExitKind, Failure, Fault};
 use crate::ids::{Attempt, CheckpointId, Generation, Run};
@@ -165,7 +166,8 @@ fn stopped() -> Bench {
 fn restoring(uid: &str, from: &str) -> crate::job_master::JobMasterConfig {
     let mut config = config(1);
     config.job.uid = uid.to_owned();
-    config.directive.start = StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false };
+    config.directive.start =
+        StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
     config
 }
 
@@ -213,7 +215,7 @@ fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
         let mut second = config(2);
         second.job.uid = "2".into();
         let from = format!("s3://bucket/root/default/pv-1/{from}");
-        second.directive.start = StartFrom::Path { from, allow_non_restored_state: false };
+        second.directive.start = StartFrom::Path { from, allow_non_restored_state: false, abandon_sinks: Vec::new() };
         let mut second = first.clone_store_for(second);
         second.register(1);
         second.register(2);
@@ -225,7 +227,11 @@ fn it_restores_by_path_from_a_checkpoint_its_metadata_or_a_job_directory() {
 #[test]
 fn a_snapshot_that_is_not_there_or_does_not_fit_is_a_users_error_and_changes_nothing() {
     let first = stopped();
-    let start = |from: &str| StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false };
+    let start = |from: &str| StartFrom::Path {
+        from: from.to_owned(),
+        allow_non_restored_state: false,
+        abandon_sinks: Vec::new(),
+    };
     let mut second = config(1);
     second.job.uid = "2".into();
     second.directive.start = start("s3://bucket/root/default/pv-1/1/chk-9");

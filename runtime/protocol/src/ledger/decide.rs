@@ -1,6 +1,6 @@
 //! What a start may do with the ledger it found: rules L3 and N3 as one pure function.
 
-use crate::ids::{Generation, ProcessId};
+use crate::ids::{Generation, OperatorUid, ProcessId};
 use crate::job_master::{CloseEnd, Directive, StartFrom};
 use crate::ledger::entry::{Ends, Entry, EntryKind, Successor};
 use crate::ledger::fold::{Fold, LedgerState, RestorePoint};
@@ -37,6 +37,8 @@ pub enum StartDecision {
         from: String,
         /// Drop state that no operator takes.
         allow_non_restored_state: bool,
+        /// Give up what these sinks have staged and not committed.
+        abandon_sinks: Vec<OperatorUid>,
     },
     /// Append `Started` and the terminal entry that a completed last checkpoint calls for.
     Conclude(Ends),
@@ -127,11 +129,16 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
             StartDecision::Report(fold.state)
         }
         StartFrom::ResumeLatest => StartDecision::Continue(fold.restore_point),
-        StartFrom::Path { from, allow_non_restored_state } => {
-            StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
-        }
+        StartFrom::Path { .. } => restore_place(start),
         StartFrom::Empty | StartFrom::Close { .. } | StartFrom::Dispose { .. } => StartDecision::Empty,
     }
+}
+
+fn restore_place(start: &StartFrom) -> StartDecision {
+    let StartFrom::Path { from, allow_non_restored_state, abandon_sinks } = start.clone() else {
+        return StartDecision::Empty;
+    };
+    StartDecision::Path { from, allow_non_restored_state, abandon_sinks }
 }
 
 /// Whether the job has ended and its checkpoints went with it. The end need not be the last entry: a helper's may follow.
@@ -151,9 +158,7 @@ fn removes_all(entry: &Entry, fold: &Fold) -> bool {
 
 fn without_ledger(start: &StartFrom) -> StartDecision {
     match start {
-        StartFrom::Path { from, allow_non_restored_state } => {
-            StartDecision::Path { from: from.clone(), allow_non_restored_state: *allow_non_restored_state }
-        }
+        StartFrom::Path { .. } => restore_place(start),
         // Whoever was started before and has not appended yet finds that it may not any more.
         StartFrom::Close { end } => StartDecision::Close(*end),
         StartFrom::Dispose { .. } => StartDecision::NotEnded { last: None },

@@ -1,8 +1,9 @@
 //! The format of one entry (L1). An unknown kind or a newer version is refused by name, never skipped.
 
+use crate::commit::UnsettledOutput;
 use crate::failure::Failure;
 use crate::history::CheckpointRecord;
-use crate::ids::{AppendId, Attempt, CheckpointId, Generation, ProcessId};
+use crate::ids::{AppendId, Attempt, CheckpointId, Generation, OperatorUid, ProcessId};
 use crate::ledger::fold::{Fold, RetainedCheckpoint};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Entry {
     pub time: Timestamp,
     /// What happened.
     pub kind: EntryKind,
+    /// Output that this end leaves uncommitted, after its deadline (L6).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsettled: Vec<UnsettledOutput>,
     /// What all entries before this one amount to.
     pub fold: Fold,
 }
@@ -290,6 +294,9 @@ pub struct SnapshotReference {
     /// Whether state without an operator was allowed to be dropped; a repeated restore obeys it again.
     #[serde(default)]
     pub allow_non_restored_state: bool,
+    /// Sinks whose uncommitted output was given up by name (S5); obeyed again likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub abandon_sinks: Vec<OperatorUid>,
     /// Whether it is none of the job's own checkpoints: another job's, a copy, or a savepoint (K7).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_foreign: bool,

@@ -2,6 +2,7 @@
 //!
 //! [`Fold::with`] is the only place that gives an entry its meaning. Lists that grow with the job's life are bounded.
 
+use crate::commit::UnsettledOutput;
 use crate::failure::Failure;
 use crate::history::{CheckpointRecord, push_record};
 use crate::ids::{CheckpointId, Generation, OperatorUid};
@@ -74,6 +75,9 @@ pub struct Fold {
     pub failures: FailureCounts,
     /// All sinks have confirmed the commits of this checkpoint (S6).
     pub committed_through: CheckpointId,
+    /// Output that the end left uncommitted (L6); nothing once somebody has the ledger again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unsettled: Vec<UnsettledOutput>,
     /// The sinks of the last run (S3).
     pub sinks: Vec<SinkSlots>,
     /// Entries below this number are litter (L4).
@@ -256,6 +260,9 @@ impl Fold {
                 if probed.is_some() {
                     self.probed.clone_from(probed);
                 }
+                if *cause != StartCause::Dispose {
+                    self.unsettled.clear();
+                }
                 match cause {
                     StartCause::Start => self.start(entry, restored_from.as_ref()),
                     // Who only ends the job, or takes it elsewhere, carries no directive out, and changes nothing of what a
@@ -306,6 +313,18 @@ impl Fold {
             }
             EntryKind::HandedOver { .. } => self.state = LedgerState::HandedOver,
             EntryKind::MovedTo { .. } => self.end(LedgerState::MovedTo, &[]),
+        }
+        if !entry.unsettled.is_empty() {
+            self.unsettled.clone_from(&entry.unsettled);
+        }
+    }
+
+    /// Sinks whose uncommitted output a start gives up, until its first own checkpoint (S5).
+    #[must_use]
+    pub fn abandoned_sinks(&self) -> &[OperatorUid] {
+        match &self.restore_point {
+            RestorePoint::Snapshot(reference) => &reference.abandon_sinks,
+            _ => &[],
         }
     }
 

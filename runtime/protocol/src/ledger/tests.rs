@@ -36,6 +36,7 @@ fn entry(number: u64, generation: u64, kind: EntryKind) -> Entry {
         directive: "1".to_owned(),
         time: Timestamp(5),
         kind,
+        unsettled: Vec::new(),
         fold: Fold::default(),
     }
 }
@@ -60,6 +61,7 @@ fn snapshot(directory: &str) -> SnapshotReference {
         checkpoint: CheckpointId(1),
         allow_non_restored_state: false,
         is_foreign: false,
+        abandon_sinks: Vec::new(),
     }
 }
 
@@ -442,13 +444,14 @@ fn running() -> Entry {
 }
 
 fn path() -> StartFrom {
-    StartFrom::Path { from: "s3://b/x".into(), allow_non_restored_state: true }
+    StartFrom::Path { from: "s3://b/x".into(), allow_non_restored_state: true, abandon_sinks: Vec::new() }
 }
 
 #[test]
 fn without_a_ledger() {
     assert_eq!(decide(1, "1", 0, StartFrom::Continue, None), StartDecision::Empty);
-    let expected = StartDecision::Path { from: "s3://b/x".into(), allow_non_restored_state: true };
+    let expected =
+        StartDecision::Path { from: "s3://b/x".into(), allow_non_restored_state: true, abandon_sinks: Vec::new() };
     assert_eq!(decide(1, "1", 0, path(), None), expected);
     assert_eq!(decide(2, "1", 3, StartFrom::Continue, None), StartDecision::StateMissing { last: None });
     assert_eq!(decide(2, "1", 3, StartFrom::Empty, None), StartDecision::StateMissing { last: None });

@@ -59,6 +59,17 @@ impl World {
         self.schedule(delay, Event::Master(index, MasterEvent::LeftoversAborted { id, failure }));
     }
 
+    /// An end that could not wait any longer leaves to a later start what it had not committed (L6): that is what is done here.
+    pub(super) fn commit_what_is_left(&self) -> Result<(), String> {
+        let handles = self.check.left_at_end(&self.store)?;
+        let program = self.program(&self.scenario.parallelism[0]);
+        let committed = commit_all(&program, &job(self.epoch), &handles);
+        match committed.iter().find(|one| **one != CommitOutcome::Settled) {
+            None => Ok(()),
+            Some(outcome) => Err(format!("L6: what the end left cannot be committed: {outcome:?}")),
+        }
+    }
+
     /// The job has ended: readers see each row before its last checkpoint once, and nothing else (K1, K3, L6).
     pub(super) fn check_archive(&self) -> Result<(), String> {
         if !self.scenario.shape.archive {

@@ -5,13 +5,17 @@
 
 use super::super::operations::Purpose;
 use super::super::{JobMaster, StartFrom};
+use super::ending::{describe, summary};
 use crate::commit::CommitHandle;
 use crate::failure::Failure;
-use crate::ids::CheckpointId;
+use crate::ids::{CheckpointId, OperatorUid};
 use crate::metadata::{Metadata, MetadataError};
 use crate::paths;
 use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use std::collections::BTreeSet;
+
+/// Notice that uncommitted output was given up by name.
+const ABANDONED: &str = "OutputAbandoned";
 
 /// Notice that nobody can tell whether a program without sinks left something uncommitted behind.
 const UNKNOWN: &str = "StagedOutputUnknown";
@@ -102,10 +106,31 @@ impl JobMaster {
     }
 
     fn adopt_handles(&mut self, handles: Vec<CommitHandle>) {
+        let abandoned = self.journal.fold.abandoned_sinks().to_vec();
+        let handles = self.without_abandoned(handles, &abandoned);
         if let Some(refusal) = self.without_sink(&handles) {
             return self.exit_user_error(&refusal);
         }
         self.commits.unsettled = handles.into_iter().collect();
+    }
+
+    /// Those that a start does not give up by name, which is told of the others (S5): what a cluster holds that is gone for good
+    /// can never be committed.
+    pub(in super::super) fn without_abandoned(
+        &mut self,
+        handles: Vec<CommitHandle>,
+        sinks: &[OperatorUid],
+    ) -> Vec<CommitHandle> {
+        let (abandoned, kept): (Vec<_>, Vec<_>) = handles.into_iter().partition(|one| sinks.contains(&one.sink));
+        if !abandoned.is_empty() {
+            let message = format!(
+                "{} was given up uncommitted, as restore.abandonSinks says: its rows are in no result. Start from an older \
+                 snapshot to write them again",
+                describe(&summary(abandoned.iter()), self.now)
+            );
+            self.set_notice(ABANDONED, message);
+        }
+        kept
     }
 
     /// Only the sink that staged something can commit it.
@@ -114,7 +139,8 @@ impl JobMaster {
         let missing = handles.iter().find(|handle| !known.contains(&handle.sink))?;
         let message = format!(
             "the last complete checkpoint holds output of sink '{}' that is staged and not committed, and the program has no \
-             such sink: run the program that has it until it has committed (stop it with a savepoint), then change it",
+             such sink: run the program that has it until it has committed (stop it with a savepoint), then change it. Where its \
+             target is gone for good, name it in restore.abandonSinks, with a new nonce, to go on without that output",
             missing.sink
         );
         Some(Failure::user("SinkMissing", message))

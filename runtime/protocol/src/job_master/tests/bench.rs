@@ -239,6 +239,8 @@ pub(super) struct Bench {
     pub(super) outcome: CommitOutcome,
     /// Whether answers to commits wait for [`Bench::answer_commits`].
     pub(super) holds_commits: bool,
+    /// Whether what is left open cannot be aborted.
+    pub(super) fails_aborts: bool,
     held: Vec<Event>,
 }
 
@@ -271,6 +273,7 @@ impl Bench {
             aborts: vec![],
             outcome: CommitOutcome::Settled,
             holds_commits: false,
+            fails_aborts: false,
             held: vec![],
         }
     }
@@ -369,7 +372,8 @@ impl Bench {
             }
             Action::AbortLeftovers { id, leftovers } => {
                 self.aborts.push(leftovers);
-                vec![Event::LeftoversAborted { id, failure: None }]
+                let failure = self.fails_aborts.then(|| "no broker answers".to_owned());
+                vec![Event::LeftoversAborted { id, failure }]
             }
             Action::Exit(record) => {
                 self.exit = Some(record);

@@ -211,7 +211,8 @@ fn a_disposal_that_may_not_be_appends_nothing() {
     // Started from it, and stopped before a checkpoint of its own: a resume would restore it.
     let mut from = helper(job(false), 2, ended.ledger().len() as u64, StartFrom::Continue);
     (from.revision, from.directive.id) = (2, "2".into());
-    from.directive.start = StartFrom::Path { from: SAVEPOINT.to_owned(), allow_non_restored_state: false };
+    from.directive.start =
+        StartFrom::Path { from: SAVEPOINT.to_owned(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
     let mut from = ended.clone_store_for(from);
     from.command(Command::Stop);
     assert_eq!(kinds(&from).last().unwrap(), "Stopped");

@@ -147,7 +147,9 @@ fn s5_the_next_generation_settles_what_the_lost_one_had_not() {
 
 #[test]
 fn s5_it_settles_the_last_checkpoint_whatever_it_restores() {
-    for start in [StartFrom::Empty, StartFrom::Path { from: chk(1), allow_non_restored_state: false }] {
+    for start in
+        [StartFrom::Empty, StartFrom::Path { from: chk(1), allow_non_restored_state: false, abandon_sinks: Vec::new() }]
+    {
         let mut bench = Bench::running({
             let mut job = job(1);
             job.options.checkpointing.as_mut().unwrap().retained = 2;
@@ -424,7 +426,12 @@ fn g5_a_taker_settles_the_last_complete_checkpoint_whatever_it_restores() {
     bench.holds_commits = true;
     checkpoint(&mut bench, 2);
     job.directive.id = "2".into();
-    let begun = next(&bench, job.clone(), 2, StartFrom::Path { from: chk(1), allow_non_restored_state: false });
+    let begun = next(
+        &bench,
+        job.clone(),
+        2,
+        StartFrom::Path { from: chk(1), allow_non_restored_state: false, abandon_sinks: Vec::new() },
+    );
     assert_eq!(begun.exit, None);
     let mut taker = restoring("2", "s3://bucket/root/default/pv-1");
     taker.graph = job.graph.clone();

@@ -14,7 +14,8 @@ const CHECKPOINT: &str = "s3://bucket/root/default/pv-1/1/chk-2";
 fn renamed(allow_non_restored_state: bool) -> JobMasterConfig {
     let mut config = restoring("2", CHECKPOINT);
     config.graph.vertices[1].operators[0].uid = "sum".into();
-    config.directive.start = StartFrom::Path { from: CHECKPOINT.to_owned(), allow_non_restored_state };
+    config.directive.start =
+        StartFrom::Path { from: CHECKPOINT.to_owned(), allow_non_restored_state, abandon_sinks: Vec::new() };
     config
 }
 
@@ -231,8 +232,11 @@ fn an_end_that_is_concluded_for_another_start_keeps_what_that_starts_from() {
     first.acknowledge_all(1);
     assert_eq!(kinds(&first), ["Started", "Checkpoint"], "lost before its Finished stood");
     first.store.keeps_entries = None;
-    let latest =
-        StartFrom::Path { from: "s3://bucket/root/default/pv-1/1/chk-1".into(), allow_non_restored_state: false };
+    let latest = StartFrom::Path {
+        from: "s3://bucket/root/default/pv-1/1/chk-1".into(),
+        allow_non_restored_state: false,
+        abandon_sinks: Vec::new(),
+    };
     for start in [StartFrom::ResumeLatest, latest] {
         let mut next = deletes();
         (next.generation, next.revision) = (Generation(2), 2);

@@ -179,7 +179,7 @@ fn a_stop_with_savepoint_ends_with_stopped_and_can_be_resumed() {
     let mut other = slow();
     other.job.uid = "2".into();
     let from = "s3://other/sp/default/pv-1/1-1".to_owned();
-    other.directive.start = StartFrom::Path { from, allow_non_restored_state: false };
+    other.directive.start = StartFrom::Path { from, allow_non_restored_state: false, abandon_sinks: Vec::new() };
     let mut other = bench.clone_store_for(other);
     other.register(1);
     assert_eq!(other.status().restored_from.as_ref().unwrap().path, "s3://other/sp/default/pv-1/1-1");
@@ -345,7 +345,7 @@ fn a_savepoint_is_disposed_of_unless_a_start_depends_on_it() {
     let path = "s3://other/sp/default/pv-1/1-1";
     let mut resumed = slow();
     resumed.generation = Generation(2);
-    let start = StartFrom::Path { from: path.into(), allow_non_restored_state: false };
+    let start = StartFrom::Path { from: path.into(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
     resumed.directive = Directive { id: "2".into(), seen: 4, start };
     let mut bench = bench.clone_store_for(resumed);
     bench.register(1);

@@ -1,0 +1,189 @@
+//! What comes before a terminal entry: all is committed, no task stages more, nothing is left open (L6); or the deadline is past,
+//! and the entry says what is left.
+//!
+//! Callers rely on: what an end leaves uncommitted stays in the last complete checkpoint, which is retained, so that a later
+//! start can commit it.
+
+use super::super::journal::EndKind;
+use super::super::{JobMaster, Phase};
+use super::Commits;
+use crate::commit::{CommitHandle, CommitId, UnsettledOutput};
+use crate::ids::OperatorUid;
+use crate::ledger::EntryKind;
+use crate::ledger::append::backoff;
+use crate::time::{TimeSpan, Timestamp};
+use std::collections::BTreeMap;
+
+/// How long an end waits for tasks that were told to end.
+const TASKS_PATIENCE: TimeSpan = TimeSpan::from_secs(10);
+
+/// How long an end that somebody wants waits for sinks to commit what is staged. A closer has a minute in all.
+const SETTLING_PATIENCE: TimeSpan = TimeSpan::from_secs(30);
+
+/// How much longer it waits for the last abort.
+const ABORT_PATIENCE: TimeSpan = TimeSpan::from_secs(10);
+
+/// Tries to abort leftovers before the terminal entry goes without.
+const ABORT_TRIES: u32 = 5;
+
+/// So many sinks are named of those whose output an end leaves uncommitted.
+const SINKS: usize = 8;
+
+/// The last abort, before a terminal entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Closing {
+    #[default]
+    Due,
+    Waiting {
+        until: Timestamp,
+        tries: u32,
+    },
+    UnderWay {
+        id: CommitId,
+        tries: u32,
+    },
+    Done,
+}
+
+impl Commits {
+    /// The end of all input waits for its commits as long as it takes: nobody wants the job to end without its results.
+    pub(in super::super) fn begin_end(&mut self, kind: &EndKind, is_closer: bool, now: Timestamp) {
+        self.ending_since = Some(now);
+        if *kind != EndKind::Finished || is_closer {
+            self.settle_in_time(now);
+        }
+    }
+
+    /// Somebody wants the end.
+    pub(in super::super) fn settle_in_time(&mut self, now: Timestamp) {
+        self.settle_by.get_or_insert(now.plus(SETTLING_PATIENCE));
+    }
+
+    pub(super) fn wakeups_at_end(&self) -> impl Iterator<Item = Timestamp> {
+        let is_over = self.ending_since.is_none() || self.terminal_queued;
+        let tasks = self.ending_since.filter(|_| self.closing == Closing::Due).map(|since| since.plus(TASKS_PATIENCE));
+        let abort = if let Closing::Waiting { until, .. } = self.closing { Some(until) } else { None };
+        let given_up = self.settle_by.map(|by| by.plus(ABORT_PATIENCE));
+        [tasks, abort, self.settle_by, given_up].into_iter().flatten().filter(move |_| !is_over)
+    }
+
+    fn is_overdue(&self, now: Timestamp) -> bool {
+        self.settle_by.is_some_and(|by| by <= now)
+    }
+}
+
+impl JobMaster {
+    /// Whether the terminal entry may go: all is committed, no task stages more, nothing is left open (L6); or it is time. Says
+    /// so once.
+    pub(in super::super) fn is_settled_for_end(&mut self) -> bool {
+        if self.commits.terminal_queued {
+            return false;
+        }
+        if self.has_transactional_sinks() && !self.journal.in_memory && !self.has_closed_sinks() {
+            return false;
+        }
+        self.commits.terminal_queued = true;
+        true
+    }
+
+    fn has_closed_sinks(&mut self) -> bool {
+        // An entry under way may complete a checkpoint with further handles.
+        let is_idle = !self.journal.appender.is_busy() && self.journal.queue.is_empty();
+        let waits = !self.commits.unsettled.is_empty() && !self.commits.is_overdue(self.now);
+        if !is_idle || self.commits.loading || waits || self.tasks_may_stage() {
+            return false;
+        }
+        let is_given_up = self.commits.settle_by.is_some_and(|by| by.plus(ABORT_PATIENCE) <= self.now);
+        let tries = match self.commits.closing {
+            Closing::Done => return true,
+            Closing::UnderWay { .. } => return is_given_up,
+            Closing::Waiting { until, .. } if until > self.now => return false,
+            Closing::Waiting { tries, .. } => tries,
+            Closing::Due => 0,
+        };
+        // All attempts of this generation are over.
+        let id = self.ask_for_abort(self.attempt.next());
+        self.commits.closing = Closing::UnderWay { id, tries: tries + 1 };
+        false
+    }
+
+    /// The answer to the last abort, if it is that.
+    pub(super) fn on_last_abort(&mut self, answered: CommitId, has_failed: bool) {
+        let Closing::UnderWay { id, tries } = self.commits.closing else { return };
+        if id != answered {
+            return;
+        }
+        let again = has_failed && tries < ABORT_TRIES && !self.commits.is_overdue(self.now);
+        self.commits.closing = if again {
+            let pause = backoff(tries, TimeSpan(200), TimeSpan::from_secs(5), &mut *self.random);
+            Closing::Waiting { until: self.now.plus(pause), tries }
+        } else {
+            Closing::Done
+        };
+    }
+
+    fn tasks_may_stage(&self) -> bool {
+        let is_patient = self.commits.ending_since.is_none_or(|since| since.plus(TASKS_PATIENCE) > self.now);
+        // Tasks that have finished have nothing open.
+        let has_finished = matches!(self.phase, Phase::Ending(EndKind::Finished));
+        is_patient && !has_finished && self.task_managers.host_tasks()
+    }
+
+    /// What an entry of this kind leaves uncommitted, if it ends the job.
+    pub(in super::super) fn unsettled_behind(&self, kind: &EntryKind) -> Vec<UnsettledOutput> {
+        let ends = matches!(
+            kind,
+            EntryKind::Stopped | EntryKind::Finished { .. } | EntryKind::Cancelled { .. } | EntryKind::Failed { .. }
+        );
+        if ends { summary(self.commits.unsettled.iter()) } else { Vec::new() }
+    }
+
+    /// Whether the last complete checkpoint holds what is not committed.
+    pub(in super::super) fn has_unsettled(&self) -> bool {
+        !self.commits.unsettled.is_empty()
+    }
+
+    /// What an end waits for.
+    pub(in super::super) fn end_progress(&self) -> String {
+        match self.commits.settle_by.filter(|_| self.has_unsettled() && !self.commits.terminal_queued) {
+            Some(by) => format!(
+                "waiting for {} to be committed, for {} at most",
+                describe(&summary(self.commits.unsettled.iter()), self.now),
+                by.since(self.now)
+            ),
+            None if self.has_unsettled() => {
+                format!("waiting for {} to be committed", describe(&summary(self.commits.unsettled.iter()), self.now))
+            }
+            None => "recording the end".to_owned(),
+        }
+    }
+}
+
+/// Handles by their sinks.
+pub(super) fn summary<'a>(handles: impl Iterator<Item = &'a CommitHandle>) -> Vec<UnsettledOutput> {
+    let mut sinks: BTreeMap<&OperatorUid, (u64, Option<Timestamp>)> = BTreeMap::new();
+    for CommitHandle { sink, committable, .. } in handles {
+        let (transactions, until) = sinks.entry(sink).or_default();
+        *transactions += 1;
+        *until = [*until, committable.expires_at].into_iter().flatten().min();
+    }
+    let named = sinks.into_iter().take(SINKS);
+    named.map(|(sink, (transactions, until))| UnsettledOutput { sink: sink.clone(), transactions, until }).collect()
+}
+
+/// The same for people.
+pub(in super::super) fn describe(unsettled: &[UnsettledOutput], now: Timestamp) -> String {
+    let one = |UnsettledOutput { sink, transactions, until }: &UnsettledOutput| {
+        let until = match until {
+            Some(until) if *until > now => format!(" (kept by its target for {} more)", rounded(until.since(now))),
+            Some(_) => " (its target may have given them up)".to_owned(),
+            None => String::new(),
+        };
+        format!("{transactions} staged transactions of sink '{sink}'{until}")
+    };
+    unsettled.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn rounded(span: TimeSpan) -> TimeSpan {
+    TimeSpan::from_secs(span.0.div_ceil(1000))
+}

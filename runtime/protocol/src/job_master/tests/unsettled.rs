@@ -1,0 +1,221 @@
+//! Output that cannot be committed: an end that does not wait for ever (L6), and a start that gives it up by name (S5).
+
+use super::bench::{Bench, with_sink};
+use super::{kinds, restoring};
+use crate::commit::{CommitOutcome, UnsettledOutput};
+use crate::failure::ExitKind;
+use crate::ids::{CheckpointId, Generation};
+use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, StartFrom};
+use crate::ledger::Entry;
+use crate::options::Retention;
+use crate::status::JobState;
+use crate::time::TimeSpan;
+
+const OWN: &str = "s3://bucket/root/default/pv-1";
+
+fn job() -> JobMasterConfig {
+    let mut config = with_sink(1);
+    let checkpointing = config.options.checkpointing.as_mut().unwrap();
+    checkpointing.interval = TimeSpan::from_secs(1000);
+    checkpointing.retention = Retention::DeleteOnCancellation;
+    config
+}
+
+/// The same job, whose program no longer has the sink.
+fn without_sink() -> JobMasterConfig {
+    let mut config = job();
+    config.graph.vertices[1].operators.truncate(1);
+    config
+}
+
+/// The brokers are gone with what checkpoint 1 holds.
+fn cut_off() -> Bench {
+    let mut bench = Bench::running(job());
+    bench.outcome = CommitOutcome::Retry("no broker answers".to_owned());
+    bench.fails_aborts = true;
+    bench.expires_at = bench.in_seconds(900);
+    bench.command(Command::TriggerCheckpoint { id: "t".into() });
+    bench.acknowledge_all(1);
+    bench
+}
+
+fn next(bench: &Bench, job: JobMasterConfig, generation: u64, start: StartFrom) -> Bench {
+    let seen = bench.ledger().last().unwrap().number;
+    let id = if start == StartFrom::Continue { job.directive.id.clone() } else { format!("d{generation}") };
+    let directive = Directive { id, seen, start };
+    let mut bench = bench.clone_store_for(JobMasterConfig { generation: Generation(generation), directive, ..job });
+    bench.outcome = CommitOutcome::Retry("no broker answers".to_owned());
+    bench.fails_aborts = true;
+    bench
+}
+
+fn last(bench: &Bench) -> Entry {
+    bench.ledger().pop().unwrap()
+}
+
+fn abandoning(from: &str) -> StartFrom {
+    StartFrom::Path { from: from.to_owned(), allow_non_restored_state: false, abandon_sinks: vec!["out".into()] }
+}
+
+fn is_abandoned(bench: &Bench) -> bool {
+    bench.status().notices.iter().any(|notice| notice.reason == "OutputAbandoned")
+}
+
+fn assert_left(bench: &Bench, kind: &str) {
+    let entry = last(bench);
+    assert_eq!(kinds(bench).last().map(String::as_str), Some(kind));
+    let [UnsettledOutput { sink, transactions: 1, until: Some(_) }] = &entry.unsettled[..] else {
+        panic!("{:?}", entry.unsettled)
+    };
+    assert_eq!(sink.as_str(), "out");
+    let exit = bench.exit.as_ref().unwrap();
+    assert_eq!((&exit.unsettled, &bench.status().unsettled), (&entry.unsettled, &entry.unsettled));
+    assert!(exit.message.contains("1 staged transactions of sink 'out' (kept by its target for 1"), "{}", exit.message);
+    assert_eq!(bench.handles_of(1, 1), [1], "a later start finds it");
+}
+
+#[test]
+fn l6_an_end_goes_on_after_its_deadline_and_says_what_it_leaves_uncommitted() {
+    let mut bench = cut_off();
+    bench.command(Command::Cancel);
+    bench.pass(29_000);
+    assert_eq!((bench.exit.clone(), bench.state()), (None, JobState::Stopping));
+    assert!(bench.status().message.starts_with("waiting for 1 staged transactions of sink 'out'"));
+    bench.pass(2_000);
+    assert_left(&bench, "Cancelled");
+    assert_eq!(last(&bench).fold.committed_through, CheckpointId(0));
+}
+
+/// Of a closer, whose commit has no answer at all.
+#[test]
+fn l6_a_closer_goes_on_after_its_deadline_too() {
+    for (end, kind) in
+        [(CloseEnd::Cancelled, "Cancelled"), (CloseEnd::Stopped, "Stopped"), (CloseEnd::Failed, "Failed")]
+    {
+        let dead = cut_off();
+        let seen = last(&dead).number;
+        let directive = Directive { id: job().directive.id, seen, start: StartFrom::Close { end } };
+        let mut closer = Bench::paused(JobMasterConfig { generation: Generation(2), directive, ..job() });
+        closer.store = dead.store.clone();
+        (closer.holds_commits, closer.fails_aborts) = (true, true);
+        closer.tick();
+        assert_eq!(closer.exit, None);
+        closer.pass(31_000);
+        assert_left(&closer, kind);
+        assert_eq!(closer.aborts.last().unwrap().spared.len(), 1, "what is uncommitted is aborted by no end");
+    }
+}
+
+#[test]
+fn l6_what_an_end_left_is_committed_by_the_next_start() {
+    let mut bench = cut_off();
+    bench.command(Command::Stop);
+    bench.pass(700_000);
+    assert_left(&bench, "Stopped");
+    let directive = Directive { id: "2".into(), seen: last(&bench).number, start: StartFrom::ResumeLatest };
+    let mut after = bench.clone_store_for(JobMasterConfig { generation: Generation(2), directive, ..job() });
+    assert_eq!(after.last_commit(), [1]);
+    assert_eq!(after.status().unsettled, []);
+    after.register(1);
+    after.command(Command::TriggerCheckpoint { id: "t".into() });
+    after.acknowledge_all(after.last_barrier().checkpoint.0);
+    let folded = last(&after).folded();
+    assert_eq!((folded.unsettled, folded.committed_through), (vec![], CheckpointId(1)));
+}
+
+/// Nobody wants it to end without its results, until somebody says so.
+#[test]
+fn l6_the_end_of_all_input_waits_for_its_commits_until_an_end_is_asked_for() {
+    for asked in [Command::Cancel, Command::Stop] {
+        let mut bench = cut_off();
+        bench.finish_all();
+        bench.acknowledge_all(2);
+        bench.pass(300_000);
+        assert_eq!((bench.exit.clone(), bench.state()), (None, JobState::Finishing));
+        bench.command(asked);
+        bench.pass(31_000);
+        assert_eq!(kinds(&bench).last().map(String::as_str), Some("Finished"));
+        assert_eq!(last(&bench).unsettled[0].transactions, 2);
+        assert_eq!(bench.handles_of(1, 2), [1, 2]);
+        let message = &bench.exit.as_ref().unwrap().message;
+        assert!(message.starts_with("all input was read; it left uncommitted"), "{message}");
+    }
+}
+
+#[test]
+fn s5_a_start_goes_on_without_the_output_of_a_sink_that_it_gives_up_by_name() {
+    for from in [OWN.to_owned(), format!("{OWN}/1/chk-1")] {
+        let dead = cut_off();
+        let start = StartFrom::Path { from: from.clone(), allow_non_restored_state: false, abandon_sinks: vec![] };
+        let refused = next(&dead, without_sink(), 2, start);
+        let exit = refused.exit.as_ref().unwrap();
+        assert_eq!(exit.reason, "SinkMissing");
+        assert!(exit.message.contains("restore.abandonSinks"), "{}", exit.message);
+
+        for job in [job(), without_sink()] {
+            let mut after = next(&dead, job, 2, abandoning(&from));
+            after.register(1);
+            assert_eq!(after.state(), JobState::Running, "{:?}", after.exit);
+            assert!(is_abandoned(&after));
+            after.pass(60_000);
+            assert!(after.commits.is_empty(), "it is never sent");
+            after.command(Command::TriggerCheckpoint { id: "t".into() });
+            after.acknowledge_all(2);
+            assert!(!after.handles_of(2, 2).contains(&1), "and not carried on");
+        }
+    }
+}
+
+#[test]
+fn s5_a_start_that_is_repeated_before_its_first_checkpoint_gives_up_the_same_and_later_ones_nothing() {
+    let dead = cut_off();
+    let first = next(&dead, without_sink(), 2, abandoning(OWN));
+    assert_eq!(first.exit, None);
+    let mut again = without_sink();
+    again.directive.id = "d2".into();
+    let mut again = next(&first, again, 3, StartFrom::Continue);
+    again.register(1);
+    assert_eq!(again.state(), JobState::Running, "{:?}", again.exit);
+    assert!(is_abandoned(&again));
+
+    let mut with = job();
+    with.directive.id = "d2".into();
+    let mut with = next(&first, with, 3, StartFrom::Continue);
+    with.register(1);
+    with.command(Command::TriggerCheckpoint { id: "t".into() });
+    with.acknowledge_all(2);
+    let mut later = job();
+    later.directive.id = "d2".into();
+    let later = next(&with, later, 4, StartFrom::Continue);
+    assert_eq!((later.last_commit(), is_abandoned(&later)), (vec![2], false));
+}
+
+#[test]
+fn s5_a_copy_without_its_ledger_and_a_job_that_is_taken_over_are_given_up_likewise() {
+    let mut dead = cut_off();
+    dead.store.copy("default/pv-1/1/chk-1/_metadata", "copies/chk-1/_metadata");
+    for from in ["s3://bucket/root/copies/chk-1", OWN] {
+        let mut config = restoring("2", from);
+        config.graph = without_sink().graph;
+        let refused = dead.clone_store_for(config.clone()).exit.unwrap();
+        assert_eq!(refused.kind, ExitKind::UserError, "{}", refused.reason);
+        config.directive.start = abandoning(from);
+        let mut after = dead.clone_store_for(config);
+        after.register(1);
+        assert_eq!(after.state(), JobState::Running, "{:?}", after.exit);
+        assert!(is_abandoned(&after) && after.commits.is_empty());
+    }
+}
+
+#[test]
+fn s6_lost_commits_are_counted() {
+    let mut bench = Bench::running(job());
+    bench.outcome = CommitOutcome::GivenUp("it was aborted".to_owned());
+    bench.command(Command::TriggerCheckpoint { id: "t".into() });
+    bench.acknowledge_all(1);
+    assert_eq!(bench.status().lost_commits, 1);
+    bench.outcome = CommitOutcome::Lost("it was aborted".to_owned());
+    bench.command(Command::TriggerCheckpoint { id: "u".into() });
+    bench.acknowledge_all(2);
+    assert_eq!((bench.status().lost_commits, bench.state()), (2, JobState::Failed));
+}
