@@ -138,6 +138,8 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         Some(Finalizer::Remove) => {
             apply(context, job, &plan, None).await?;
             write_finalizer(&context.client, job, names::FINALIZER, false).await?;
+            // No later pass could tell it.
+            context.events.tell_beside(job.object_ref(&()), plan.events);
             return Ok(Action::await_change());
         }
         Some(Finalizer::Put) | None => {}
@@ -390,5 +392,34 @@ mod tests {
         assert_eq!(error(403, "cannot create resource \"pods\"").name(), "Forbidden");
         assert_eq!(error(500, "").name(), "ApiError");
         assert_eq!(error(403, "not allowed").to_string(), "cannot create Pod: not allowed (403)");
+    }
+
+    /// The pass that lets a StreamJob go is the last one that could tell why.
+    #[tokio::test]
+    async fn a_ledger_that_is_left_open_by_a_deletion_is_told_of() {
+        let mut job = job();
+        job.metadata.deletion_timestamp = Some(crate::time::to_time(crate::time::now()));
+        job.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
+        let status = serde_json::json!({
+            "state": "Running", "generation": 1, "revision": 1, "startedRevision": 1, "ledgerEntry": 5,
+            "program": "pv-program-1", "jobManagerPod": "p", "stop": {"cause": "Delete", "since": "2026-01-01T00:00:00Z"},
+        });
+        job.status = Some(serde_json::from_value(status).expect("is a status"));
+        let calls = crate::fake_api::Calls::default();
+        let manifest = crate::validate::frozen_manifest("pv", "ns", &job.spec).expect("is written");
+        let client = crate::fake_api::server(&calls, move |_, path| {
+            let program = serde_json::json!({"metadata": {"name": "pv-program-1"}, "data": {"job.yaml": manifest}});
+            path.ends_with("/configmaps/pv-program-1").then_some((200, program))
+        });
+        let pass = make_pass(Arc::new(kube::core::DeserializeGuard(Ok(job))), Arc::new(Context::on(client)));
+        assert_eq!(pass.await, Action::await_change());
+        let told = || {
+            let calls = calls.lock().expect("no panic");
+            calls.iter().any(|(_, path, event)| path.ends_with("/events") && event["reason"] == "NotClosed")
+        };
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(told(), "{:?}", calls.lock().expect("no panic"));
     }
 }
