@@ -129,7 +129,8 @@ async fn obey(world: &World, job_manager: &str, session: SessionId, uid: &str, m
     match message {
         ToTaskManager::Registered { .. }
         | ToTaskManager::CheckpointCompleted { .. }
-        | ToTaskManager::CheckpointAborted { .. } => {}
+        | ToTaskManager::CheckpointAborted { .. }
+        | ToTaskManager::AlignWatermarks { .. } => {}
         ToTaskManager::Heartbeat => say(FromTaskManager::Heartbeat),
         ToTaskManager::Refused(failure) => {
             exit(world, uid, ExitRecord::new(ExitKind::Internal, failure.reason, failure.message));
