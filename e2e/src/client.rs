@@ -1,4 +1,4 @@
-//! `sluice` on a workstation against a job on the cluster, through a port forward.
+//! `sluice` on a workstation against a job on the cluster: named through the kubeconfig, or through a port forward.
 
 use crate::kubectl;
 use anyhow::{Context as _, bail};
@@ -45,12 +45,26 @@ impl Forward {
         if let Some(directory) = certificate {
             sluice.arg("--tls-directory").arg(directory);
         }
-        let output = sluice.output()?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        bail!("{}", String::from_utf8_lossy(&output.stderr))
+        printed_by(sluice)
     }
+}
+
+/// Runs a command of `sluice` that finds the cluster by itself: what it printed, or what it complained of.
+///
+/// # Errors
+/// It failed.
+pub fn sluice(arguments: &[&str]) -> anyhow::Result<String> {
+    let mut sluice = Command::new(sluice_binary());
+    sluice.args(arguments);
+    printed_by(sluice)
+}
+
+fn printed_by(mut sluice: Command) -> anyhow::Result<String> {
+    let output = sluice.output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    bail!("{}", String::from_utf8_lossy(&output.stderr))
 }
 
 impl Drop for Forward {

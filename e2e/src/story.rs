@@ -34,6 +34,14 @@ impl Story {
     /// # Panics
     /// When cluster or broker refuse.
     pub async fn begin(cluster: Cluster, load: Load, extra: &str) -> Self {
+        Self::begin_as(cluster, load, |_, manifest| format!("{manifest}{extra}")).await
+    }
+
+    /// The same, with the manifest as `edit` makes it once the namespace is there.
+    ///
+    /// # Panics
+    /// When cluster or broker refuse.
+    pub async fn begin_as(cluster: Cluster, load: Load, edit: impl FnOnce(&Namespace, String) -> String) -> Self {
         let namespace = cluster.namespace("pageviews").expect("a namespace");
         let (input, output) = (unique("test"), unique("pv"));
         let bootstrap = &cluster.services.kafka;
@@ -49,7 +57,7 @@ impl Story {
             storage_options: &cluster.storage_options(),
         }
         .manifest();
-        let manifest = format!("{manifest}{extra}");
+        let manifest = edit(&namespace, manifest);
         apply(&namespace.name, &manifest).expect("applied");
         let job = Job { namespace: namespace.name.clone(), name: "pageviews".to_owned() };
         Self { cluster, namespace, job, manifest, load, input, output, producer }

@@ -3,9 +3,10 @@
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use serde_json::Value;
+use sluice_e2e::client::sluice;
 use sluice_e2e::job::{Job, checkpoint, condition, restored};
 use sluice_e2e::story::Story;
-use sluice_e2e::{Cluster, kubectl};
+use sluice_e2e::{Cluster, Namespace, kubectl};
 use sluice_protocol::ledger::CheckpointKey;
 use sluice_protocol::{CheckpointId, Generation};
 use sluice_tests::harness::pageviews::Load;
@@ -19,7 +20,8 @@ const TRIES: u64 = 4;
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_pods_change_no_count() {
     let Some(cluster) = Cluster::from_environment() else { return };
-    let mut story = Story::begin(cluster, LOAD, "").await;
+    let mut story = Story::begin_as(cluster, LOAD, with_credentials_from_a_secret).await;
+    command_by_name(&story);
     kill_task_manager(&story.job);
     kill_job_manager(&story.job);
     let tries = kill_both_in_checkpoint(&story).await;
@@ -35,6 +37,39 @@ async fn killed_pods_change_no_count() {
     wait_for("no pods", Duration::from_secs(60), || {
         (job.pods("jobmanager").ok()?.is_empty() && job.pods("taskmanager").ok()?.is_empty()).then_some(())
     });
+}
+
+/// Kafka's tables take credentials from a Secret, though this broker asks for none: without its value no client is made.
+fn with_credentials_from_a_secret(namespace: &Namespace, manifest: String) -> String {
+    let jaas = "--from-literal=jaas=org.apache.kafka.common.security.plain.PlainLoginModule required \
+                username=\"reader\" password=\"of nobody\";";
+    kubectl(&["-n", &namespace.name, "create", "secret", "generic", "kafka", jaas]).expect("made");
+    let options = "'properties.sasl.jaas.config'='${secret:kafka/jaas}', 'properties.bootstrap.servers'=";
+    let edited = manifest.replace("'properties.bootstrap.servers'=", options);
+    assert_ne!(edited, manifest);
+    edited
+}
+
+/// `sluice -n NAMESPACE JOB` through the kubeconfig, with the job's certificate and without a port forward of one's own.
+fn command_by_name(story: &Story) {
+    let namespace = story.namespace.name.as_str();
+    story.job.wait_checkpoint(1);
+    let listed = sluice(&["list", "-n", namespace]).expect("listed");
+    let line = listed.lines().find(|line| line.contains("pageviews")).unwrap_or_else(|| panic!("{listed}"));
+    assert!(line.contains(namespace) && line.contains("Running"), "{listed}");
+    sluice(&["log-level", "-n", namespace, "pageviews", "info,sluice_node=debug"]).expect("changed");
+    let path = sluice(&["checkpoint", "trigger", "-n", namespace, "pageviews"]).expect("taken");
+    assert!(path.starts_with("s3://") && path.contains("/chk-"), "{path}");
+    let logs = sluice(&["logs", "-n", namespace, "pageviews", "--tail", "2000"]).expect("logs");
+    for pod in ["pageviews-1-jm", "pageviews-1-tm-0", "pageviews-1-tm-1"] {
+        let lines = logs.lines().filter(|line| line.starts_with(pod)).count();
+        assert!(lines > 0, "no line of {pod} in:\n{logs}");
+    }
+    assert!(logs.contains("DEBUG"), "the level was not changed:\n{logs}");
+    for (command, said) in [("cancel", "has no StreamJob 'pageview'"), ("logs", "has no StreamJob 'pageview'")] {
+        let refused = sluice(&[command, "-n", namespace, "pageview"]).expect_err("there is no such job").to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
 }
 
 /// A TaskManager pod: replaced within the generation.

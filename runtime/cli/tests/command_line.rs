@@ -221,6 +221,10 @@ fn what_a_running_job_logs_is_changed() {
     let changed = directory.run(&format!("log-level sluice_node=debug --jobmanager {endpoint}"));
     assert_eq!(changed.code, Some(0), "{changed:?}");
     until("\"level\":\"DEBUG\"");
+    let listed = directory.run(&format!("list --jobmanager {endpoint}"));
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    let line = listed.out.lines().nth(1).unwrap_or_default();
+    assert!(listed.out.starts_with("NAMESPACE") && line.contains("numbers") && line.contains("Running"), "{listed:?}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -239,4 +243,56 @@ fn validate_tells_all_that_is_wrong_with_line_and_caret() {
     std::fs::write(directory.path().join("job.yaml"), JOB.replace("  parallelism", "  paralelism")).unwrap();
     let ran = directory.run("validate job.yaml");
     assert!(ran.err.contains("did you mean parallelism?\n   |\n11 |   paralelism: 2\n   |   ^"), "{ran:?}");
+}
+
+#[test]
+fn sql_is_answered_over_the_state_of_a_checkpoint() {
+    let directory = Directory::new("query");
+    write_job(&directory, 20_000, 20_000);
+    let ran = directory.run("run job.yaml --rest-port 0");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let query = |more: &[&str]| {
+        let mut command = directory.command("checkpoint query");
+        common::Ran::from(command.args(more).output().unwrap())
+    };
+    let listed = query(&["sluice-checkpoints"]);
+    for words in ["state1", "`counts.group-aggregate(k)`.`", "5", "k Int64", "splits", "subtask UInt32"] {
+        assert!(listed.out.contains(words), "no {words:?}: {listed:?}");
+    }
+    for from in ["state1", "`counts.group-aggregate(k)`"] {
+        let sql = format!("SELECT k, `COUNT(*)` AS c FROM {from} WHERE k <> 3 ORDER BY k DESC LIMIT 2");
+        let found = query(&["sluice-checkpoints", &sql]);
+        let lines: Vec<Vec<&str>> = found.out.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines.len(), 3, "{found:?}");
+        assert_eq!((lines[0][0], lines[0][1], lines[1][0], lines[2][0]), ("k", "c", "5", "4"), "{found:?}");
+    }
+    let json = query(&["--manifest", "job.yaml", "SELECT SUM(`COUNT(*)`) AS n FROM state1", "--output", "json"]);
+    assert_eq!((json.code, json.out.as_str()), (Some(0), "[{\"n\":20000}]\n"), "{json:?}");
+    for (sql, words) in [
+        ("SELECT *\nFROM state7", "state7"),
+        ("SELECT kk FROM state1", "1 | SELECT kk FROM state1\n  |        ^"),
+        ("SELECT k FRM state1, x", "1 | SELECT k FRM state1, x"),
+        ("CREATE TABLE t AS SELECT 1", "DDL"),
+        ("DELETE FROM state1", "DML"),
+    ] {
+        let refused = query(&["sluice-checkpoints", sql]);
+        assert_eq!(refused.code, Some(2), "{sql}: {refused:?}");
+        assert!(refused.err.contains(words), "{sql}: {refused:?}");
+    }
+}
+
+#[test]
+fn shells_complete_commands_and_jobs_on_a_cluster_need_one() {
+    let directory = Directory::new("completion");
+    for (shell, words) in [("bash", "complete -F _sluice"), ("zsh", "#compdef sluice"), ("fish", "complete -c sluice")]
+    {
+        let printed = directory.run(&format!("completion {shell}"));
+        assert!(printed.code == Some(0) && printed.out.contains(words) && printed.out.contains("savepoint"), "{shell}");
+    }
+    let refused = directory.command("list -n streams").env("KUBECONFIG", "/nowhere").env("HOME", "/nowhere").output();
+    let refused = common::Ran::from(refused.unwrap());
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("no cluster is known") && refused.err.contains("--jobmanager"), "{refused:?}");
+    let both = directory.run("cancel -n streams pageviews --jobmanager localhost:1");
+    assert!(both.code == Some(2) && both.err.contains("cannot be used with"), "{both:?}");
 }

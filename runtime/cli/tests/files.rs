@@ -201,3 +201,60 @@ fn the_example_runs() {
     let bytes = fs::read(&found[0]).unwrap();
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
 }
+
+/// Arrays of JSON, as a column, taken apart and as a key, into a directory for each partition, and back from there.
+#[test]
+fn arrays_and_partitions_go_through_files() {
+    let directory = Directory::new("partitions");
+    let root = directory.path();
+    fs::create_dir_all(root.join("in")).unwrap();
+    let lines = r#"{"id": 1, "tags": ["a", "b"], "day": "2026-01-01"}
+{"id": 2, "tags": [], "day": "2026-01-02"}
+{"id": 3, "tags": null, "day": null}
+{"id": 4, "tags": ["b", null], "day": "2026-01-01"}
+"#;
+    fs::write(root.join("in/orders.json"), lines).unwrap();
+    let place = root.display();
+    let job = |name: &str, statements: &str| {
+        let manifest = format!(
+            "apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: {name}}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE orders (id BIGINT, tags ARRAY<STRING>, day DATE) WITH (
+        'connector'='filesystem', 'path'='file://{place}/in', 'format'='json');
+      CREATE TABLE tagged (id BIGINT, day DATE, tags ARRAY<STRING>, tag STRING) PARTITIONED BY (day, tag) WITH (
+        'connector'='filesystem', 'path'='file://{place}/tagged', 'format'='parquet');
+      CREATE TABLE out (day DATE, tag STRING, tags ARRAY<STRING>, id BIGINT, first STRING) WITH (
+        'connector'='filesystem', 'path'='file://{place}/out', 'format'='json');
+      {statements}
+  parallelism: 2
+  checkpointing: {{interval: 100ms, storage: \"file://{place}/checkpoints-{name}\"}}
+"
+        );
+        fs::write(root.join("job.yaml"), manifest).unwrap();
+        let ran = directory.run("run job.yaml --rest-port 0");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    };
+    job("apart", "INSERT INTO tagged SELECT id, day, tags, tag FROM orders LEFT JOIN UNNEST(tags) AS t(tag) ON TRUE;");
+    let of_partition = |name: &str| files(&root.join("tagged").join(name)).len();
+    let none = "__HIVE_DEFAULT_PARTITION__";
+    assert_eq!(of_partition("day=2026-01-01"), 3, "a, b and NULL");
+    assert!(of_partition(&format!("day={none}/tag={none}")) > 0, "{:?}", files(&root.join("tagged")));
+    job("back", "INSERT INTO out SELECT day, tag, tags, id, tags[1] FROM tagged WHERE day IS NOT NULL;");
+    let mut found: Vec<String> = files(&root.join("out"))
+        .iter()
+        .flat_map(|file| fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    found.sort();
+    let expected = [
+        r#"{"day":"2026-01-01","tag":"a","tags":["a","b"],"id":1,"first":"a"}"#,
+        r#"{"day":"2026-01-01","tag":"b","tags":["a","b"],"id":1,"first":"a"}"#,
+        r#"{"day":"2026-01-01","tag":"b","tags":["b",null],"id":4,"first":"b"}"#,
+        r#"{"day":"2026-01-01","tag":null,"tags":["b",null],"id":4,"first":"b"}"#,
+        r#"{"day":"2026-01-02","tag":null,"tags":[],"id":2,"first":null}"#,
+    ];
+    assert_eq!(found, expected);
+}

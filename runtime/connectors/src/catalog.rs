@@ -39,6 +39,7 @@ struct Connectors {
 impl ConnectorCatalog for Connectors {
     fn source(&self, table: &TableDescriptor) -> Result<Arc<dyn SourceFactory>, TableError> {
         let connector = connector(table)?;
+        refuse_partitions(table, connector)?;
         if !["kafka", "filesystem"].contains(&connector) {
             refuse_metadata(table, &format!("connector '{connector}' has no metadata"))?;
         }
@@ -53,6 +54,7 @@ impl ConnectorCatalog for Connectors {
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
         let connector = connector(table)?;
+        refuse_partitions(table, connector)?;
         let written = |(column, _): &(&String, &String)| table.schema.index_of(column).is_ok();
         let is_kafka = ["kafka", "upsert-kafka"].contains(&connector);
         if !is_kafka && table.metadata.iter().any(|column| written(&column)) {
@@ -70,6 +72,14 @@ impl ConnectorCatalog for Connectors {
             other => Err(wrong_direction(table, other, "written to", &SINKS)),
         }
     }
+}
+
+fn refuse_partitions(table: &TableDescriptor, connector: &str) -> Result<(), TableError> {
+    if table.partition_keys.is_empty() || connector == "filesystem" {
+        return Ok(());
+    }
+    let message = format!("connector '{connector}' knows no PARTITIONED BY; remove it: 'filesystem' has partitions");
+    Err(options::error(table, None, message))
 }
 
 fn refuse_metadata(table: &TableDescriptor, why: &str) -> Result<(), TableError> {

@@ -7,12 +7,13 @@
 //! - `options`: what can be said in WITH. - `encode`: rows into files. - `upload`: a writer's thread that stages.
 //!   `writer`, `committer`: the two halves of the sink. - `splits`: which files there are, and how they are divided.
 //! - `rows`: what is in a file, as batches; `layout`: which columns
-//!   those are. - `reader`: the subtask. - `patience`: requests that are tried again.
+//!   those are; `partition`: which of them stand in names of directories. - `reader`: the subtask. - `patience`: requests that are tried again.
 
 mod committer;
 mod encode;
 mod layout;
 mod options;
+mod partition;
 mod patience;
 mod reader;
 mod rows;
@@ -50,8 +51,8 @@ impl FileSinkFactory {
     pub(crate) fn new(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<Self, TableError> {
         let options = options::read_sink(table, storage)?;
         if let FileFormat::Lines(format) = &options.format {
-            let all: Vec<usize> = (0..table.schema.fields().len()).collect();
-            format.encoder(&table.schema, &all).map_err(|what| crate::options::error(table, Some("format"), what))?;
+            let all: Vec<usize> = (0..options.schema.fields().len()).collect();
+            format.encoder(&options.schema, &all).map_err(|what| crate::options::error(table, Some("format"), what))?;
         }
         Ok(Self { options: Arc::new(options) })
     }

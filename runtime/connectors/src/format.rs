@@ -59,7 +59,7 @@ pub(crate) const OPTIONS: [&str; 17] = [
 const REFUSED: [(&str, &str); 4] = [
     ("csv.disable-quote-character", "'csv.quote-character' may be one that never occurs"),
     ("csv.allow-comments", "skip such lines with 'csv.ignore-parse-errors', or filter them"),
-    ("csv.array-element-delimiter", "columns cannot be arrays; use SPLIT on a STRING"),
+    ("csv.array-element-delimiter", "a column of CSV cannot be an array; declare it STRING and use SPLIT"),
     ("json.encode.decimal-as-plain-number", "decimals are always written as plain numbers; remove it"),
 ];
 

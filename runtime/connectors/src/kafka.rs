@@ -10,7 +10,7 @@
 //! the record that comes next is number 1000.
 //!
 //! - `properties`: `properties.*`, from Java's names to librdkafka's. - `options`, `offset_options`: what can be said
-//!   in WITH. - `client`: clients, their logs, and looking up topics. - `split`: positions and owners. - `offsets`:
+//!   in WITH. - `client`: clients, their logs, and looking up topics. - `topics`: which are read. - `split`: positions and owners. - `offsets`:
 //!   where to start and where to stop. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
 //!   `sink`: the subtasks.
 //! - `writer`, `slots`: the exactly-once subtask and its producers. - `committer`: commits after the checkpoint.
@@ -31,6 +31,7 @@ mod sink;
 mod slots;
 mod source;
 mod split;
+mod topics;
 mod transactions;
 mod writer;
 mod written;

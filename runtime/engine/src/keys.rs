@@ -162,16 +162,21 @@ enum Values<'a> {
     Bytes(&'a GenericByteArray<BinaryType>),
     LargeBytes(&'a GenericByteArray<LargeBinaryType>),
     BytesView(&'a GenericByteViewArray<BinaryViewType>),
+    /// Where the elements of each row begin, and all elements.
+    List(&'a [i32], Box<KeyColumn<'a>>),
 }
 
 impl<'a> KeyColumn<'a> {
     fn new(array: &'a ArrayRef, name: &str) -> Result<Self, TaskError> {
-        let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
-        let values = Values::new(array).ok_or_else(|| {
+        Self::of(array).ok_or_else(|| {
             let found = array.data_type();
             TaskError::BadProgram(format!("column '{name}' of type {found} cannot be a key; cast it to another type"))
-        })?;
-        Ok(Self { nulls, values })
+        })
+    }
+
+    fn of(array: &'a dyn Array) -> Option<Self> {
+        let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
+        Some(Self { nulls, values: Values::new(array)? })
     }
 
     #[inline]
@@ -198,6 +203,11 @@ impl<'a> KeyColumn<'a> {
             Values::Bytes(values) => encode::bytes(out, bytes_of(values, row)),
             Values::LargeBytes(values) => encode::bytes(out, bytes_of(values, row)),
             Values::BytesView(values) => encode::bytes(out, bytes_of_view(values, row)),
+            Values::List(offsets, elements) => {
+                let (begin, end) = (offsets[row] as usize, offsets[row + 1] as usize);
+                encode::fixed(out, ((end - begin) as u32).to_le_bytes());
+                (begin..end).for_each(|element| elements.encode(element, out));
+            }
         }
     }
 }
@@ -233,6 +243,10 @@ impl<'a> Values<'a> {
             DataType::Binary => Self::Bytes(array.as_bytes::<BinaryType>()),
             DataType::LargeBinary => Self::LargeBytes(array.as_bytes::<LargeBinaryType>()),
             DataType::BinaryView => Self::BytesView(array.as_byte_view::<BinaryViewType>()),
+            DataType::List(_) => {
+                let list = array.as_list::<i32>();
+                Self::List(list.value_offsets(), Box::new(KeyColumn::of(list.values())?))
+            }
             _ => return Self::of_time(array),
         })
     }

@@ -46,6 +46,8 @@ pub struct TableDescriptor {
     pub metadata: BTreeMap<String, String>,
     /// Positions of the PRIMARY KEY columns in `schema`; empty without one.
     pub primary_key: Vec<usize>,
+    /// The columns of PARTITIONED BY, in their order.
+    pub partition_keys: Vec<String>,
     /// The options of WITH in the order written, keys as written.
     pub options: Vec<TableOption>,
 }
@@ -64,7 +66,7 @@ impl TableDescriptor {
     #[must_use]
     pub fn new(name: impl Into<String>, schema: SchemaRef, primary_key: Vec<usize>, options: Vec<TableOption>) -> Self {
         let (name, declared, metadata) = (name.into(), Arc::clone(&schema), BTreeMap::new());
-        Self { name, schema, declared, metadata, primary_key, options }
+        Self { name, schema, declared, metadata, primary_key, partition_keys: Vec::new(), options }
     }
 
     /// The value of an option.

@@ -5,9 +5,12 @@
 //! being uploaded. State gets half of the rest: pieces that are written while a snapshot reads them exist twice.
 //! Pure, but for [`MemoryLimit::find`]. Callers rely on: what is handed out is never more than the limit.
 
+mod cgroup;
+
 use sluice_engine::channel::DEFAULT_WINDOW;
 use sluice_protocol::failure::{Failure, Fault};
 use std::fmt;
+use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
@@ -42,11 +45,7 @@ impl MemoryLimit {
     #[must_use]
     pub fn find(given: Option<u64>) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let of_cgroup = || {
-            ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-                .iter()
-                .find_map(|path| read(path).trim().parse::<u64>().ok())
-        };
+        let of_cgroup = || cgroup::limit(Path::new("/sys/fs/cgroup"), &read("/proc/self/cgroup"));
         let kilobytes = read("/proc/meminfo").split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
         let machine = kilobytes.map_or(u64::MAX, |kilobytes| kilobytes << 10);
         match (given, of_cgroup()) {

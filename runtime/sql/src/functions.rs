@@ -5,6 +5,7 @@
 //! ([`crate::rewrite`]). All are immutable, so constant folding never fixes a clock or a random number in the plan
 //! (F3), and a restart repeats what was computed before.
 
+mod array;
 mod decimal;
 mod json;
 mod own;
@@ -14,6 +15,7 @@ mod text;
 mod time;
 mod typed;
 
+pub(crate) use array::ELEMENT;
 pub(crate) use decimal::DecimalPlanner;
 pub(crate) use proctime::PROCTIME;
 
@@ -103,13 +105,18 @@ impl Functions {
                 }
             }
         }
-        for definition in text::DEFINITIONS.iter().chain(time::DEFINITIONS).chain(json::DEFINITIONS) {
+        for definition in
+            text::DEFINITIONS.iter().chain(time::DEFINITIONS).chain(json::DEFINITIONS).chain(array::DEFINITIONS)
+        {
             scalar.insert(definition.name.to_owned(), Own::udf(definition));
         }
         scalar.insert(PROCTIME.to_owned(), proctime::udf());
         let called = scalar.keys().filter(|name| INTERNAL.iter().all(|(_, internal)| internal != name));
-        let called =
-            called.filter(|name| *name != PRINTED).cloned().chain(replaced_names().map(str::to_owned)).collect();
+        let called = called
+            .filter(|name| *name != PRINTED && *name != ELEMENT)
+            .cloned()
+            .chain(replaced_names().map(str::to_owned))
+            .collect();
         let count = datafusion_functions_aggregate::count::count_udaf();
         let typed = |kind| Arc::new(AggregateUDF::from(Typed::new(kind)));
         let aggregates = [count, min_udaf(), max_udaf(), typed(Kind::Sum), typed(Kind::Average)];

@@ -100,14 +100,19 @@ fn the_reference_is_right() {
     }
 }
 
-/// Those of them that have nodes of ours, which DataFusion cannot execute.
-const NOT_BATCH: [&str; 2] = ["words", "words_kept"];
+/// What the names of those begin with that have nodes of ours, which DataFusion cannot execute: windows, UNNEST.
+const NOT_BATCH: [&str; 2] = ["window_", "words"];
+
+/// Those that mean something else in a batch, and why.
+const OTHERWISE: [(&str, &str); 1] =
+    [("guards", "DataFusion evaluates both sides of AND for all rows, and so divides by zero where Flink does not")];
 
 /// What the reference says is what DataFusion's own batch execution gives.
 #[test]
 fn the_reference_says_what_datafusion_gives() {
-    let mut without = Vec::new();
-    for case in cases() {
+    let (mut without, mut wrong) = (Vec::new(), Vec::new());
+    let is_meant = |case: &Case| OTHERWISE.iter().all(|(name, _)| *name != case.name);
+    for case in cases().into_iter().filter(is_meant) {
         for seed in [1, 2] {
             let connectors = Connectors::new(&views::generate(seed, case.rows));
             let Some(found) = batch::content(&case.sql, &connectors) else {
@@ -116,10 +121,15 @@ fn the_reference_says_what_datafusion_gives() {
             };
             assert!(!found.is_empty(), "{} gives nothing", case.name);
             let expected = reference::content(&case.sql, &connectors);
-            assert_eq!(differences(&found, &expected), BTreeMap::new(), "{} with seed {seed}", case.name);
+            let differences = differences(&found, &expected);
+            if !differences.is_empty() {
+                wrong.push(format!("{} with seed {seed}: {differences:?}", case.name));
+            }
         }
     }
-    assert_eq!(without, NOT_BATCH, "statements that DataFusion does not check");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    without.retain(|name| !NOT_BATCH.iter().any(|begin| name.starts_with(begin)));
+    assert!(without.is_empty(), "DataFusion does not check {without:?}");
 }
 
 /// Rows that are there (first) or should be there (second) another number of times.

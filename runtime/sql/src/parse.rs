@@ -57,6 +57,8 @@ pub(crate) struct CreateTable {
     pub(crate) watermark: Option<Watermark>,
     /// Positions of the PRIMARY KEY columns.
     pub(crate) primary_key: Vec<usize>,
+    /// The columns of PARTITIONED BY.
+    pub(crate) partition_keys: Vec<Ident>,
     /// The options of WITH.
     pub(crate) options: Vec<OptionDefinition>,
 }

@@ -2,11 +2,12 @@
 //!
 //! Works on the syntax tree after it was validated, from the inside out; places are kept where the new node has one.
 
+use crate::functions::ELEMENT;
 use datafusion_common::{Result, plan_err};
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
-    BinaryOperator, CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, Value, ValueWithSpan,
+    AccessExpr, BinaryOperator, CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, Subscript, Value, ValueWithSpan,
     visit_expressions, visit_expressions_mut,
 };
 use datafusion_sql::sqlparser::tokenizer::Span;
@@ -110,6 +111,26 @@ fn replacement(expression: &Expr) -> Option<Expr> {
             Some(Expr::Like { negated, any, expr, pattern: Box::new(pattern), escape_char: None })
         }
         Expr::Function(function) => of_call(function),
+        Expr::CompoundFieldAccess { .. } => {
+            let (array, position) = element_access(expression)?;
+            Some(call(ELEMENT, vec![array, position.clone()]))
+        }
+        _ => None,
+    }
+}
+
+/// The array and the position of `a[1]` or `t.a[1]`; `None` for any other access into a value.
+pub(crate) fn element_access(expression: &Expr) -> Option<(Expr, &Expr)> {
+    let Expr::CompoundFieldAccess { root, access_chain } = expression else { return None };
+    let (array, last) = match (&**root, access_chain.as_slice()) {
+        (Expr::Identifier(table), [AccessExpr::Dot(Expr::Identifier(column)), last]) => {
+            (Expr::CompoundIdentifier(vec![table.clone(), column.clone()]), last)
+        }
+        (root, [last]) => (root.clone(), last),
+        _ => return None,
+    };
+    match last {
+        AccessExpr::Subscript(Subscript::Index { index }) => Some((array, index)),
         _ => None,
     }
 }

@@ -332,6 +332,7 @@ impl Statement<'_> {
             declared: Arc::clone(&table.schema),
             metadata: metadata.collect(),
             primary_key: table.definition.primary_key.iter().filter_map(place).collect(),
+            partition_keys: table.definition.partition_keys.iter().map(|key| key.value.clone()).collect(),
             options: table
                 .definition
                 .options

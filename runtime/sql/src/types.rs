@@ -4,12 +4,12 @@
 //! and VARCHAR are read but not enforced.
 
 use crate::error::nearest;
-use arrow::datatypes::{DataType, TimeUnit};
-use datafusion_sql::sqlparser::ast::{DataType as SqlType, ExactNumberInfo, TimezoneInfo};
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use datafusion_sql::sqlparser::ast::{ArrayElemTypeDef, DataType as SqlType, ExactNumberInfo, TimezoneInfo};
 use std::sync::Arc;
 
 /// The types by their names in Flink.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 20] = [
     "STRING",
     "VARCHAR",
     "CHAR",
@@ -29,10 +29,11 @@ const KNOWN: [&str; 19] = [
     "TIMESTAMP_LTZ",
     "BYTES",
     "VARBINARY",
+    "ARRAY",
 ];
 
 /// Types of Flink that exist but are not supported yet.
-const LATER: [&str; 7] = ["ROW", "MAP", "ARRAY", "MULTISET", "RAW", "VARIANT", "STRUCT"];
+const LATER: [&str; 6] = ["ROW", "MAP", "MULTISET", "RAW", "VARIANT", "STRUCT"];
 
 /// Why a type is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +72,18 @@ pub(crate) fn arrow_type(sql: &SqlType) -> Result<DataType, TypeRefusal> {
             DataType::Timestamp(timestamp_unit(*precision)?, None)
         }
         SqlType::Bytes(_) | SqlType::Varbinary(_) | SqlType::Binary(_) => DataType::Binary,
+        SqlType::Array(ArrayElemTypeDef::AngleBracket(element)) => array_of(arrow_type(element)?),
         SqlType::Custom(name, arguments) => custom(&name.to_string().to_uppercase(), arguments)?,
         SqlType::Array(_) | SqlType::Map(..) | SqlType::Struct(..) | SqlType::Timestamp(..) | SqlType::Time(..) => {
             return Err(TypeRefusal::Unsupported(format!("type {sql}")));
         }
         other => return Err(unknown(&other.to_string())),
     })
+}
+
+/// The type of arrays of it, as `SPLIT` gives them.
+pub(crate) fn array_of(element: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(element, true)))
 }
 
 fn custom(name: &str, arguments: &[String]) -> Result<DataType, TypeRefusal> {
@@ -149,6 +156,7 @@ pub(crate) fn sql_name(data_type: &DataType) -> String {
         DataType::Timestamp(unit, None) => format!("TIMESTAMP({})", digits(*unit)),
         DataType::Timestamp(unit, Some(_)) => format!("TIMESTAMP_LTZ({})", digits(*unit)),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "BYTES".to_owned(),
+        DataType::List(element) => format!("ARRAY<{}>", sql_name(element.data_type())),
         DataType::Null => "NULL".to_owned(),
         other => other.to_string(),
     }
@@ -180,6 +188,7 @@ pub(crate) fn is_implicit(from: &DataType, to: &DataType) -> bool {
             matches!(from, DataType::Time32(_) | DataType::Time64(_) | DataType::Timestamp(_, None))
         }
         DataType::Timestamp(..) => matches!(from, DataType::Timestamp(..)),
+        DataType::List(to) => matches!(from, DataType::List(from) if from.data_type() == to.data_type()),
         _ => false,
     }
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use sluice_protocol::Timestamp;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -209,6 +210,19 @@ impl ObjectStore for FileStore {
         let work = move || {
             let found = absent_as_none(fs::metadata(path))?;
             Ok(found.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
+        };
+        self.run(what, self.deadlines.attempt, work).await
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure> {
+        let path = self.path_of(key)?;
+        let what = format!("looking at {}", path.display());
+        let work = move || {
+            let Some(metadata) = absent_as_none(fs::metadata(path))?.filter(fs::Metadata::is_file) else {
+                return Ok(None);
+            };
+            let since = metadata.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Ok(Some(Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))))
         };
         self.run(what, self.deadlines.attempt, work).await
     }

@@ -32,6 +32,7 @@ pub use uri::{StoreUri, open_store};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use sluice_protocol::Timestamp;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -87,6 +88,9 @@ pub trait ObjectStore: Send + Sync {
 
     /// The size of an object, `None` when there is none. On S3 a missing bucket looks like a missing object here.
     async fn head(&self, key: &str) -> Result<Option<u64>, StoreFailure>;
+
+    /// When the object was last changed, by the store's clock.
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure>;
 
     /// All keys that begin with `prefix` (any text, not only whole segments) and sort after `start_after`, in
     /// lexicographic order of their bytes.

@@ -3,6 +3,7 @@
 use crate::{ObjectStore, PutOutcome, StoreFailure, UnfinishedUpload};
 use async_trait::async_trait;
 use bytes::Bytes;
+use sluice_protocol::Timestamp;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,10 @@ impl ObjectStore for MemoryStore {
 
     async fn head(&self, key: &str) -> Result<Option<u64>, StoreFailure> {
         Ok(self.objects().get(key).map(|bytes| bytes.len() as u64))
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure> {
+        Ok(self.objects().get(key).map(|_| Timestamp::default()))
     }
 
     async fn list(&self, prefix: &str, start_after: Option<&str>) -> Result<Vec<String>, StoreFailure> {

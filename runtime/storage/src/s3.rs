@@ -20,6 +20,7 @@ use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use bytes::Bytes;
 use failure::{Place, Refusal};
+use sluice_protocol::Timestamp;
 use sluice_protocol::options::StorageOptions;
 use std::fmt;
 use std::ops::Range;
@@ -230,6 +231,19 @@ impl ObjectStore for S3Store {
         let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
         match self.within(place, self.deadlines.attempt, request).await? {
             Ok(output) => Ok(Some(output.content_length().and_then(|size| u64::try_from(size).ok()).unwrap_or(0))),
+            Err(refusal) if refusal.is_absent_head() => Ok(None),
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure> {
+        let place = self.place("HEAD", key);
+        let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
+        match self.within(place, self.deadlines.attempt, request).await? {
+            Ok(output) => {
+                let millis = output.last_modified().and_then(|time| time.to_millis().ok());
+                Ok(Some(Timestamp(millis.and_then(|millis| u64::try_from(millis).ok()).unwrap_or(0))))
+            }
             Err(refusal) if refusal.is_absent_head() => Ok(None),
             Err(refusal) => Err(place.failure(&refusal)),
         }

@@ -198,8 +198,8 @@ impl Staging {
         }
     }
 
-    /// What is staged and not committed; on a file system in the directory itself, not below. `key` is the place that each
-    /// would have become.
+    /// What is staged and not committed; on a file system in the directory itself and those of its partitions (`day=…`).
+    /// `key` is the place that each would have become.
     ///
     /// # Errors
     /// When the store does not answer or refuses.
@@ -208,7 +208,7 @@ impl Staging {
             Place::S3(store) => store.list_unfinished("").await,
             Place::Local(root) => {
                 let mut found = Vec::new();
-                collect_hidden(root, &mut found).map_err(|error| failure_at(root, "cannot be listed", &error))?;
+                collect_hidden(root, "", &mut found).map_err(|error| failure_at(root, "cannot be listed", &error))?;
                 Ok(found)
             }
         }
@@ -261,8 +261,8 @@ fn hidden(root: &Path, key: &str) -> PathBuf {
     root.join(directory).join(format!(".{name}{IN_PROGRESS}"))
 }
 
-fn collect_hidden(directory: &Path, found: &mut Vec<UnfinishedUpload>) -> io::Result<()> {
-    let entries = match fs::read_dir(directory) {
+fn collect_hidden(root: &Path, below: &str, found: &mut Vec<UnfinishedUpload>) -> io::Result<()> {
+    let entries = match fs::read_dir(root.join(below)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -271,7 +271,9 @@ fn collect_hidden(directory: &Path, found: &mut Vec<UnfinishedUpload>) -> io::Re
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(IN_PROGRESS)) {
-            found.push(UnfinishedUpload { key: name.to_owned(), id: String::new() });
+            found.push(UnfinishedUpload { key: format!("{below}{name}"), id: String::new() });
+        } else if name.contains('=') && !name.starts_with(['.', '_']) && entry.file_type()?.is_dir() {
+            collect_hidden(root, &format!("{below}{name}/"), found)?;
         }
     }
     Ok(())

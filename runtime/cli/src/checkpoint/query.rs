@@ -189,10 +189,10 @@ impl Snapshot {
 
     /// Where a restore reads on.
     fn splits(&self) -> Result<RecordBatch, ArrowError> {
-        let all = || {
-            let operators = self.metadata.operators.iter();
-            operators.flat_map(|operator| operator.splits.iter().map(move |split| (operator, split)))
-        };
+        let operators = self.metadata.operators.iter();
+        let all: Vec<_> =
+            operators.flat_map(|operator| operator.splits.iter().map(move |split| (operator, split))).collect();
+        let all = || all.iter();
         let columns: [(&str, ArrayRef); 4] = [
             ("uid", Arc::new(StringArray::from_iter_values(all().map(|(operator, _)| &operator.uid.0)))),
             ("subtask", Arc::new(UInt32Array::from_iter_values(all().map(|(operator, _)| operator.subtask.0)))),

@@ -1,6 +1,7 @@
 //! The options of WITH, checked without touching the place.
 
 use super::layout::Layout;
+use super::partition;
 use crate::format::{self, DeadLetters, Format, NAMES};
 use crate::options::{Known, Options};
 use arrow::datatypes::SchemaRef;
@@ -18,14 +19,17 @@ const FORMAT: &str = "format";
 const MONITOR: &str = "source.monitor-interval";
 const ROLL_SIZE: &str = "sink.rolling-policy.file-size";
 const ROLL_INTERVAL: &str = "sink.rolling-policy.rollover-interval";
+const DEFAULT_PARTITION: &str = "partition.default-name";
 
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 7] = [
     ("auto-compaction", "small files are not merged; make checkpoints rarer, or compact them by another job"),
     ("compaction.file-size", "small files are not merged; make checkpoints rarer, or compact them by another job"),
-    ("partition.default-name", "tables are not partitioned: write a table for each partition"),
-    ("sink.partition-commit.trigger", "tables are not partitioned: files are committed with checkpoints"),
-    ("sink.partition-commit.delay", "tables are not partitioned: files are committed with checkpoints"),
-    ("sink.partition-commit.policy.kind", "tables are not partitioned: files are committed with checkpoints"),
+    ("sink.partition-commit.trigger", "files are committed with checkpoints, and no partition is marked as complete"),
+    ("sink.partition-commit.delay", "files are committed with checkpoints, and no partition is marked as complete"),
+    (
+        "sink.partition-commit.policy.kind",
+        "files are committed with checkpoints, and no partition is marked as complete",
+    ),
     ("sink.parallelism", "the sink has the parallelism of what it follows"),
     (
         "sink.rolling-policy.check-interval",
@@ -82,7 +86,7 @@ impl FileOptions {
 }
 
 pub(super) fn read_sink(table: &TableDescriptor, storage: Option<&StorageOptions>) -> Result<FileOptions, TableError> {
-    let names = [PATH, FORMAT, ROLL_SIZE, ROLL_INTERVAL];
+    let names = [PATH, FORMAT, DEFAULT_PARTITION, ROLL_SIZE, ROLL_INTERVAL];
     let refused =
         [&REFUSED[..], &[(MONITOR, "a sink watches nothing; it is an option of a table that is read")]].concat();
     let known = Known { names: &names, formats: &[""], properties: false, refused: &refused };
@@ -94,7 +98,7 @@ pub(super) fn read_source(
     table: &TableDescriptor,
     storage: Option<&StorageOptions>,
 ) -> Result<FileOptions, TableError> {
-    let names = [PATH, FORMAT, MONITOR];
+    let names = [PATH, FORMAT, DEFAULT_PARTITION, MONITOR];
     let of_sinks = "it is an option of a table that is written to";
     let refused = [&REFUSED[..], &[(ROLL_SIZE, of_sinks), (ROLL_INTERVAL, of_sinks)]].concat();
     read(table, storage, &Known { names: &names, formats: &[""], properties: false, refused: &refused })
@@ -127,7 +131,12 @@ fn read(
             .filter(|size| *size > 0)
             .ok_or_else(|| options.wrong(ROLL_SIZE, value, "a size above 0, such as 128MB or 64 kb"))?,
     };
-    let layout = Layout::new(table).map_err(|what| crate::options::error(table, None, what))?;
+    let default = options.text(DEFAULT_PARTITION).unwrap_or(partition::DEFAULT_NAME);
+    if default.is_empty() || (table.partition_keys.is_empty() && options.text(DEFAULT_PARTITION).is_some()) {
+        let message = "the option 'partition.default-name' names the directory of NULL in a table with PARTITIONED BY";
+        return Err(options.error(DEFAULT_PARTITION, message));
+    }
+    let layout = Layout::new(table, default).map_err(|what| crate::options::error(table, None, what))?;
     if format == FileFormat::Parquet && table.option(DEAD_LETTER).is_some() {
         return Err(options
             .error(DEAD_LETTER, "the option 'dead-letter' is for files of lines: a damaged Parquet file is no row"));
@@ -156,7 +165,9 @@ fn read_lines(options: &Options<'_>) -> Result<Format, TableError> {
     let format = format::read(options, FORMAT, "", &NAMES, "the files")?;
     let of_text = |table: &TableDescriptor| {
         table.declared.fields().iter().all(|field| {
-            table.metadata.contains_key(field.name()) || *field.data_type() == arrow::datatypes::DataType::Utf8
+            table.metadata.contains_key(field.name())
+                || table.partition_keys.contains(field.name())
+                || *field.data_type() == arrow::datatypes::DataType::Utf8
         })
     };
     if matches!(format, Format::Raw(_)) && !of_text(options.table()) {

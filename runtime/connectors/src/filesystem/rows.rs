@@ -54,20 +54,27 @@ impl Files {
     /// Reads a split from its progress to its end, or until no more is wanted.
     pub(super) fn read(&self, split: &Split, take: Take<'_>) -> Result<(), TaskError> {
         let path = format!("{}/{}", self.store.uri(), split.file);
-        let file = File { path, size: self.size(&split.file)? };
+        let (size, modified) = self.facts(&split.file)?;
+        let file = File { path, key: split.file.clone(), size, modified };
         match &self.options.format {
             FileFormat::Lines(format) => self.read_lines((split, &file), format, take),
             FileFormat::Parquet => self.read_columns((split, &file), take),
         }
     }
 
-    /// A file's size, where a column asks for it.
-    fn size(&self, file: &str) -> Result<Option<u64>, TaskError> {
-        if !self.options.layout.wants_size() {
-            return Ok(None);
+    /// A file's size and the time of its last change, where a column asks for them.
+    fn facts(&self, file: &str) -> Result<(Option<u64>, Option<i64>), TaskError> {
+        let layout = &self.options.layout;
+        let failed = |failure| store_error(&failure);
+        let mut facts = (None, None);
+        if layout.wants_size() {
+            facts.0 = self.runtime.block_on(patiently_read(async || self.store.head(file).await)).map_err(failed)?;
         }
-        let size = self.runtime.block_on(patiently_read(async || self.store.head(file).await));
-        size.map_err(|failure| store_error(&failure))
+        if layout.wants_modification_time() {
+            let modified = self.runtime.block_on(patiently_read(async || self.store.modified(file).await));
+            facts.1 = modified.map_err(failed)?.and_then(|time| i64::try_from(time.0).ok());
+        }
+        Ok(facts)
     }
 
     fn fetch(&self, file: &str, from: u64, to: u64) -> Result<Bytes, TaskError> {

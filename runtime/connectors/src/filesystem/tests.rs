@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+mod partitions;
 mod speed;
 mod troubles;
 
@@ -109,8 +110,13 @@ struct Files {
 
 impl Files {
     fn new(options: &[(&str, &str)]) -> Self {
+        Self::partitioned(&[], options)
+    }
+
+    fn partitioned(by: &[&str], options: &[(&str, &str)]) -> Self {
         let directory = Directory::new();
-        let table = table(&format!("file://{}", directory.0.display()), options);
+        let mut table = table(&format!("file://{}", directory.0.display()), options);
+        table.partition_keys = by.iter().map(|key| (*key).to_owned()).collect();
         Self { factory: FileSinkFactory::new(&table, None).unwrap(), directory, table }
     }
 }
@@ -127,7 +133,9 @@ impl Subject for Files {
     fn visible(&self) -> Result<Vec<i64>, String> {
         let format = self.table.option("format").unwrap();
         let path = self.table.option("path").unwrap();
-        Ok(read_all(open_source(&table(path, &[("format", format)]), (0, 1), RestoredState::default()).as_mut()))
+        let partition_keys = self.table.partition_keys.clone();
+        let table = TableDescriptor { partition_keys, ..table(path, &[("format", format)]) };
+        Ok(read_all(open_source(&table, (0, 1), RestoredState::default()).as_mut()))
     }
 
     fn open_transactions(&self) -> Result<usize, String> {
@@ -136,14 +144,23 @@ impl Subject for Files {
 
     fn destroy(&self, committable: &Committable) -> Result<(), String> {
         let file = file_of(committable).map_err(|error| error.to_string())?;
-        let path = self.directory.0.join(format!(".{}.inprogress", file.key));
+        let (directory, name) = file.key.rsplit_once('/').unwrap_or(("", &file.key));
+        let path = self.directory.0.join(directory).join(format!(".{name}.inprogress"));
         std::fs::remove_file(path).map_err(|error| error.to_string())
     }
 }
 
 fn hidden(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
-    entries.map(|name| name.to_str().unwrap().to_owned()).filter(|name| name.starts_with('.')).collect()
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        if entry.path().is_dir() {
+            found.extend(hidden(&entry.path()));
+        } else {
+            found.push(entry.file_name().to_str().unwrap().to_owned());
+        }
+    }
+    found.retain(|name| name.starts_with('.'));
+    found
 }
 
 #[test]
@@ -151,12 +168,22 @@ fn the_sink_on_a_file_system_stands_the_suite() {
     for format in ["json", "csv", "parquet", "debezium-json"] {
         conformance::check(|| Ok(Files::new(&[("format", format)]))).unwrap_or_else(|what| panic!("{format}: {what}"));
     }
+    // A file for every row, in more directories than are open at once.
+    conformance::check(|| Ok(Files::partitioned(&["n"], &[("format", "json")]))).unwrap();
     // A file for every batch.
     let small = [("format", "json"), ("sink.rolling-policy.file-size", "1b")];
     conformance::check(|| Ok(Files::new(&small))).unwrap();
 }
 
 fn write(files: &Files, batches: impl Iterator<Item = Range<i64>>, run: Run) {
+    write_run(files, batches.map(rows), run);
+}
+
+fn write_all(files: &Files, batches: Vec<Batch>) {
+    write_run(files, batches.into_iter(), Run::default());
+}
+
+fn write_run(files: &Files, batches: impl Iterator<Item = Batch>, run: Run) {
     let mut sink = files.factory.create().unwrap();
     let identity = TaskIdentity { job: JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() }, run };
     let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
@@ -165,7 +192,7 @@ fn write(files: &Files, batches: impl Iterator<Item = Range<i64>>, run: Run) {
         while !sink.is_writable().unwrap() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        sink.write(rows(batch)).unwrap();
+        sink.write(batch).unwrap();
     }
     while !sink.flush().unwrap() {
         std::thread::sleep(Duration::from_millis(1));
@@ -366,6 +393,17 @@ fn a_file_is_named_in_columns_and_what_is_no_line_goes_along() {
         "| 10 | 1 | b.csv | x | | | | |\n| 10 | 2 | b.csv | z | | | | |\n| | | | | 79 | y | {uri}/a/b.csv@4 | {reason} |\n"
     );
     assert_eq!(all_text(&table), (expected, 1));
+    let mut timed = with(&Schema::new(vec![field("n", DataType::Int64)]), &[("csv.ignore-parse-errors", "true")]);
+    let time = DataType::Timestamp(arrow::datatypes::TimeUnit::Millisecond, Some("UTC".into()));
+    timed.schema =
+        Arc::new(Schema::new(vec![field("at", time), field("n", DataType::Int64), field("text", DataType::Utf8)]));
+    timed.declared = Arc::clone(&timed.schema);
+    timed.metadata = [("at".to_owned(), "file.modification-time".to_owned())].into();
+    let changed = std::time::UNIX_EPOCH + Duration::from_millis(1_704_110_400_123);
+    let file = std::fs::OpenOptions::new().append(true).open(directory.0.join("a/b.csv")).unwrap();
+    file.set_modified(changed).unwrap();
+    let at = "2024-01-01T12:00:00.123Z";
+    assert_eq!(all_text(&timed), (format!("| {at} | 1 | x |\n| {at} | 2 | z |\n"), 1));
     let unknown = Schema::new(vec![field("n", DataType::Int64), field("size", DataType::Utf8)]);
     let refused = FileSourceFactory::new(&with(&unknown, &[]), None).err().unwrap().to_string();
     assert!(refused.contains("'file.size' is Int64"), "{refused}");

@@ -1,4 +1,4 @@
-//! A writer's thread: takes the bytes of files one after the other and stages them, so that the task never waits.
+//! A writer's thread: takes the bytes of files, each known by a number, and stages them, so that the task never waits.
 
 use super::patience::patiently;
 use super::{runtime, store_error};
@@ -7,7 +7,7 @@ use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
 use sluice_storage::StoreFailure;
 use sluice_storage::staging::{StagedFile, Staging, StagingFile};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,9 +21,9 @@ const HIGH_WATER: usize = 32 << 20;
 const GRACE: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000 });
 
 enum Order {
-    Begin(String),
-    Bytes(Bytes),
-    Stage,
+    Begin(u32, String),
+    Bytes(u32, Bytes),
+    Stage(u32),
 }
 
 #[derive(Default)]
@@ -70,21 +70,21 @@ impl Upload {
         Ok(Self { orders: Some(orders), thread: Some(thread), shared, gone })
     }
 
-    pub(super) fn begin(&self, key: String) -> Result<(), TaskError> {
+    pub(super) fn begin(&self, file: u32, key: String) -> Result<(), TaskError> {
         lock(&self.shared).open += 1;
-        self.order(Order::Begin(key))
+        self.order(Order::Begin(file, key))
     }
 
-    pub(super) fn append(&self, bytes: Vec<u8>) -> Result<(), TaskError> {
+    pub(super) fn append(&self, file: u32, bytes: Vec<u8>) -> Result<(), TaskError> {
         if bytes.is_empty() {
             return Ok(());
         }
         lock(&self.shared).queued += bytes.len();
-        self.order(Order::Bytes(bytes.into()))
+        self.order(Order::Bytes(file, bytes.into()))
     }
 
-    pub(super) fn stage(&self) -> Result<(), TaskError> {
-        self.order(Order::Stage)
+    pub(super) fn stage(&self, file: u32) -> Result<(), TaskError> {
+        self.order(Order::Stage(file))
     }
 
     fn order(&self, order: Order) -> Result<(), TaskError> {
@@ -139,25 +139,27 @@ async fn run(
     shared: &Mutex<Shared>,
     waker: &Waker,
 ) -> Result<(), StoreFailure> {
-    let mut file: Option<StagingFile> = None;
+    let mut files: BTreeMap<u32, StagingFile> = BTreeMap::new();
     let is_stopped = || lock(shared).stopped;
     while let Ok(order) = orders.recv() {
         if is_stopped() {
             return Ok(());
         }
         match order {
-            Order::Begin(key) => file = Some(patiently(is_stopped, async || staging.begin(&key).await).await?),
-            Order::Bytes(bytes) => {
+            Order::Begin(number, key) => {
+                files.insert(number, patiently(is_stopped, async || staging.begin(&key).await).await?);
+            }
+            Order::Bytes(number, bytes) => {
                 let count = bytes.len();
-                if let Some(file) = &mut file {
+                if let Some(file) = files.get_mut(&number) {
                     let ends_with_it = !file.may_repeat();
                     let append = async || staging.append(file, bytes.clone()).await;
                     patiently(|| ends_with_it || is_stopped(), append).await?;
                 }
                 lock(shared).queued -= count;
             }
-            Order::Stage => {
-                let staged = match file.take() {
+            Order::Stage(number) => {
+                let staged = match files.remove(&number) {
                     Some(file) => Some(staging.stage(file).await?),
                     None => None,
                 };

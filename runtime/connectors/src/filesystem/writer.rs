@@ -1,4 +1,5 @@
-//! A subtask's writer: rows into files, each ended by its size, its age or the next barrier, and staged.
+//! A subtask's writer: rows into files, one for each partition, each ended by its size, its age or the next barrier, and
+//! staged. Partitions that are too many, or hold too much in memory together, end before that.
 
 use super::encode::Encoder;
 use super::options::FileOptions;
@@ -8,6 +9,7 @@ use sluice_engine::error::TaskError;
 use sluice_engine::operator::Clock;
 use sluice_engine::sink::{PreCommit, SinkContext, Staged, TransactionId, TwoPhaseCommitSink};
 use sluice_protocol::Timestamp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The version of its handles: the JSON of a [`sluice_storage::staging::StagedFile`].
@@ -15,6 +17,12 @@ pub(super) const HANDLE_VERSION: u32 = 1;
 
 /// A part is handed to the thread when it has come to this many bytes: servers take at most 10,000 of at least 5 MiB.
 const PART: usize = 8 << 20;
+
+/// So many files are open at most: of more the first is ended.
+const MOST_OPEN: usize = 100;
+
+/// Bytes that open files hold in memory together: of more the largest is ended, unless it is the only one.
+const MOST_HELD: usize = 64 << 20;
 
 /// What the names of files begin with.
 const PREFIX: &str = "part-";
@@ -34,20 +42,29 @@ pub(super) struct FileWriter {
     transaction: String,
     /// Files of this transaction.
     files: u32,
-    open: Option<Open>,
-    is_staging: bool,
+    /// The open file of each directory.
+    open: BTreeMap<String, Open>,
 }
 
 struct Open {
+    /// Files are numbered in the order in which they begin.
+    number: u32,
     encoder: Encoder,
     begun_at: Timestamp,
     handed_on: u64,
 }
 
+impl Open {
+    /// Bytes in memory.
+    fn held(&self) -> usize {
+        self.encoder.ready() + self.encoder.unwritten()
+    }
+}
+
 impl FileWriter {
     pub(super) const fn new(options: Arc<FileOptions>) -> Self {
         let transaction = String::new();
-        Self { options, upload: None, clock: None, transaction, files: 0, open: None, is_staging: false }
+        Self { options, upload: None, clock: None, transaction, files: 0, open: BTreeMap::new() }
     }
 
     fn upload(&self) -> Result<&Upload, TaskError> {
@@ -58,30 +75,71 @@ impl FileWriter {
         self.clock.as_ref().map_or_else(Timestamp::default, |clock| clock())
     }
 
-    fn begin_file(&mut self) -> Result<Open, TaskError> {
+    fn begin_file(&mut self, directory: &str) -> Result<Open, TaskError> {
         let extension = self.options.format.extension();
-        let key = format!("{PREFIX}{}-{}.{extension}", self.transaction, self.files);
+        let number = self.files;
+        let slash = if directory.is_empty() { "" } else { "/" };
+        let key = format!("{directory}{slash}{PREFIX}{}-{number}.{extension}", self.transaction);
         self.files += 1;
-        self.upload()?.begin(key)?;
-        Ok(Open { encoder: Encoder::new(&self.options)?, begun_at: self.now(), handed_on: 0 })
+        self.upload()?.begin(number, key)?;
+        Ok(Open { number, encoder: Encoder::new(&self.options)?, begun_at: self.now(), handed_on: 0 })
     }
 
-    fn end_file(&mut self) -> Result<(), TaskError> {
-        let Some(open) = self.open.take() else { return Ok(()) };
+    fn end_file(&mut self, directory: &str) -> Result<(), TaskError> {
+        let Some(open) = self.open.remove(directory) else { return Ok(()) };
         let rest = open.encoder.finish(&self.options)?;
         let upload = self.upload()?;
-        upload.append(rest)?;
-        upload.stage()
+        upload.append(open.number, rest)?;
+        upload.stage(open.number)
     }
 
-    fn is_full(&self) -> bool {
-        let Some(open) = &self.open else { return false };
-        let size = open.handed_on + (open.encoder.ready() + open.encoder.unwritten()) as u64;
+    /// Adds rows to the file of a directory.
+    fn write_to(&mut self, directory: String, batch: &Batch) -> Result<(), TaskError> {
+        let mut open = match self.open.remove(&directory) {
+            Some(open) => open,
+            None => self.begin_file(&directory)?,
+        };
+        open.encoder.write(batch, &self.options)?;
+        if open.encoder.ready() >= PART {
+            let bytes = open.encoder.take();
+            open.handed_on += bytes.len() as u64;
+            self.upload()?.append(open.number, bytes)?;
+        }
+        let is_full = self.is_full(&open);
+        self.open.insert(directory.clone(), open);
+        if is_full { self.end_file(&directory) } else { Ok(()) }
+    }
+
+    fn is_full(&self, open: &Open) -> bool {
         let is_old = self
             .options
             .roll_interval
             .is_some_and(|limit| u128::from(self.now().since(open.begun_at).0) >= limit.as_millis());
-        size >= self.options.roll_size || is_old
+        open.handed_on + open.held() as u64 >= self.options.roll_size || is_old
+    }
+
+    /// Ends files until those that are open are few, small and young enough.
+    fn keep_within_bounds(&mut self) -> Result<(), TaskError> {
+        let old: Vec<String> =
+            self.open.iter().filter(|(_, open)| self.is_full(open)).map(|(directory, _)| directory.clone()).collect();
+        old.iter().try_for_each(|directory| self.end_file(directory))?;
+        loop {
+            let held: usize = self.open.values().map(Open::held).sum();
+            let ended = if self.open.len() > MOST_OPEN {
+                self.first()
+            } else if held > MOST_HELD && self.open.len() > 1 {
+                self.open.iter().max_by_key(|(_, open)| open.held()).map(|(directory, _)| directory.clone())
+            } else {
+                None
+            };
+            let Some(directory) = ended else { return Ok(()) };
+            self.end_file(&directory)?;
+        }
+    }
+
+    /// The directory whose file was begun first.
+    fn first(&self) -> Option<String> {
+        self.open.iter().min_by_key(|(_, open)| open.number).map(|(directory, _)| directory.clone())
     }
 }
 
@@ -95,23 +153,17 @@ impl TwoPhaseCommitSink for FileWriter {
     fn begin(&mut self, transaction: &TransactionId) -> Result<(), TaskError> {
         self.transaction = transaction.to_string();
         self.files = 0;
-        self.is_staging = false;
         Ok(())
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => self.begin_file()?,
-        };
-        open.encoder.write(&batch, &self.options)?;
-        if open.encoder.ready() >= PART {
-            let bytes = open.encoder.take();
-            open.handed_on += bytes.len() as u64;
-            self.upload()?.append(bytes)?;
+        let pieces = self.options.layout.split(batch).map_err(|error| {
+            TaskError::Internal(format!("rows of table '{}' have no partitions: {error}", self.options.table))
+        })?;
+        for (directory, rows) in pieces {
+            self.write_to(directory, &rows)?;
         }
-        self.open = Some(open);
-        if self.is_full() { self.end_file() } else { Ok(()) }
+        if self.open.len() > 1 { self.keep_within_bounds() } else { Ok(()) }
     }
 
     fn is_writable(&mut self) -> Result<bool, TaskError> {
@@ -119,7 +171,9 @@ impl TwoPhaseCommitSink for FileWriter {
     }
 
     fn pre_commit(&mut self) -> Result<PreCommit, TaskError> {
-        self.end_file()?;
+        while let Some(directory) = self.first() {
+            self.end_file(&directory)?;
+        }
         let Some(files) = self.upload()?.take_staged()? else { return Ok(PreCommit::Pending) };
         let handle = |file| {
             let bytes = serde_json::to_vec(&file).map_err(|error| TaskError::Internal(error.to_string()))?;

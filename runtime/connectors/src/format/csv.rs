@@ -61,11 +61,15 @@ fn character(options: &Options<'_>, key: &str) -> Result<Option<u8>, TableError>
 
 /// Says which column no text can hold.
 pub(super) fn check(schema: &Schema) -> Result<(), String> {
-    match schema.fields().iter().find(|field| *field.data_type() == DataType::Binary) {
+    let word = |field: &Field| match field.data_type() {
+        DataType::Binary => Some("BYTES"),
+        DataType::List(_) => Some("ARRAY"),
+        _ => None,
+    };
+    match schema.fields().iter().find_map(|field| Some((field.name(), word(field)?))) {
         None => Ok(()),
-        Some(field) => Err(format!(
-            "the format 'csv' cannot hold column '{}' of type BYTES; use another format, or declare it STRING",
-            field.name()
+        Some((name, word)) => Err(format!(
+            "the format 'csv' cannot hold column '{name}' of type {word}; use another format, or declare it STRING"
         )),
     }
 }

@@ -4,7 +4,7 @@
 use super::timestamp::{self, TimestampFormat};
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int8Array,
-    Int16Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    Int16Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{DataType, Decimal128Type, Field, Schema, TimeUnit};
@@ -87,6 +87,9 @@ impl BoundEncoder<'_> {
 fn is_supported(data_type: &DataType) -> bool {
     use DataType::{Binary, Boolean, Date32, Decimal128, Float32, Float64, Int8, Int16, Int32, Int64};
     use DataType::{Time32, Time64, Timestamp, Utf8};
+    if let DataType::List(element) = data_type {
+        return is_supported(element.data_type());
+    }
     matches!(
         data_type,
         Int8 | Int16
@@ -124,6 +127,8 @@ enum Cells {
     Time64(ArrayRef, ScalarBuffer<i64>, i64),
     /// Values, how many nanoseconds they count, and whether they are instants, which are written with a `Z`.
     Timestamp(ArrayRef, ScalarBuffer<i64>, i128, bool),
+    /// Lists, and all their elements.
+    List(ListArray, Box<Cells>),
 }
 
 impl Cells {
@@ -152,6 +157,10 @@ impl Cells {
             }
             DataType::Time64(_) => Self::Time64(kept, array.as_primitive::<Time64NanosecondType>().values().clone(), 1),
             DataType::Timestamp(unit, zone) => Self::timestamps(array, *unit, zone.is_some()),
+            DataType::List(_) => {
+                let list = array.as_list::<i32>();
+                Self::List(list.clone(), Box::new(Self::of(list.values())?))
+            }
             _ => return None,
         })
     }
@@ -178,6 +187,7 @@ impl Cells {
             Self::Text(array) => array,
             Self::Binary(array) => array,
             Self::Decimal(array) => array,
+            Self::List(array, _) => array,
             Self::Date(array, _) | Self::Time32(array, ..) | Self::Time64(array, ..) | Self::Timestamp(array, ..) => {
                 array.as_ref()
             }
@@ -203,6 +213,18 @@ impl Cells {
             Self::Date(_, values) => quoted(out, |out| timestamp::write_date(out, i64::from(values[row]))),
             Self::Time32(_, values, nanos) => {
                 quoted(out, |out| timestamp::write_time(out, i64::from(values[row]) * nanos));
+            }
+            Self::List(list, elements) => {
+                let offsets = list.value_offsets();
+                let range = offsets[row].unsigned_abs() as usize..offsets[row + 1].unsigned_abs() as usize;
+                out.push(b'[');
+                for element in range.clone() {
+                    if element > range.start {
+                        out.push(b',');
+                    }
+                    elements.write(element, format, out);
+                }
+                out.push(b']');
             }
             Self::Time64(_, values, nanos) => quoted(out, |out| timestamp::write_time(out, values[row] * nanos)),
             Self::Timestamp(_, values, nanos, zoned) => quoted(out, |out| {

@@ -254,3 +254,39 @@ fn instants_and_bytes_read_back_as_written() {
     let error = decoder.finish().unwrap_err();
     assert!(error.reason.contains("base64"), "{error:?}");
 }
+
+#[test]
+fn arrays_are_read_and_written() {
+    let of = |element: DataType| DataType::List(Arc::new(Field::new_list_field(element, true)));
+    let millis = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
+    let schema: SchemaRef = Arc::new(Schema::new(vec![
+        Field::new("words", of(DataType::Utf8), true),
+        Field::new("times", of(millis), true),
+        Field::new("grid", of(of(DataType::Int32)), true),
+    ]));
+    let messages = [
+        r#"{"words":["a",null,"ä\"b"],"times":["2024-01-01 12:00:00.123Z"],"grid":[[1,2],[],null]}"#,
+        r#"{"words":[],"times":null,"grid":[]}"#,
+    ];
+    let mut decoder = self::decoder(&schema, PLAIN);
+    messages.iter().for_each(|message| decoder.push((0, 0), message.as_bytes()));
+    let rows = rows(&mut decoder).unwrap();
+    assert_eq!(rows.schema(), schema);
+    let first = rows.column(0).as_list::<i32>().value(0);
+    assert_eq!(first.as_string::<i32>().iter().collect::<Vec<_>>(), [Some("a"), None, Some("ä\"b")]);
+    let times = rows.column(1).as_list::<i32>().value(0);
+    assert_eq!(times.as_primitive::<TimestampMillisecondType>().value(0), 1_704_110_400_123);
+    let encoder = JsonEncoder::new(&schema, &[0, 1, 2], TimestampFormat::Sql).unwrap();
+    let part = rows.slice(1, 1);
+    for (rows, expected) in [(&rows, messages.as_slice()), (&part, &messages[1..])] {
+        let bound = encoder.bind(rows).unwrap();
+        for (row, expected) in expected.iter().enumerate() {
+            let mut out = Vec::new();
+            bound.write(row, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), *expected);
+        }
+    }
+    decoder.push((0, 7), br#"{"times":["noon"]}"#);
+    let bad = decoder.finish().unwrap_err();
+    assert!(bad.reason.contains("field 'times' is 'noon', which is no timestamp"), "{}", bad.reason);
+}

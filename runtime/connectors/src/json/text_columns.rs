@@ -4,8 +4,8 @@
 use super::options::JsonOptions;
 use super::timestamp;
 use crate::format::messages::excerpt;
-use arrow::array::{Array, ArrayRef, BinaryArray, Int64Array, StringArray};
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, ListArray, StringArray};
+use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
@@ -14,12 +14,16 @@ use std::sync::Arc;
 pub(crate) fn decoded_field(field: &Field) -> Field {
     match field.data_type() {
         DataType::Timestamp(..) | DataType::Binary => field.clone().with_data_type(DataType::Utf8),
+        DataType::List(element) => field.clone().with_data_type(DataType::List(Arc::new(decoded_field(element)))),
         _ => field.clone(),
     }
 }
 
 /// The column as the table has it; `column` is what [`decoded_field`] made.
 pub(crate) fn convert(field: &Field, column: &ArrayRef, options: JsonOptions) -> Result<ArrayRef, String> {
+    if let DataType::List(element) = field.data_type() {
+        return elements(field.name(), element, column, options);
+    }
     let Some(texts) = column.as_any().downcast_ref::<StringArray>() else { return Ok(column.clone()) };
     match field.data_type() {
         DataType::Timestamp(unit, zone) => {
@@ -29,6 +33,15 @@ pub(crate) fn convert(field: &Field, column: &ArrayRef, options: JsonOptions) ->
         DataType::Binary => binary(field.name(), texts, options),
         _ => Ok(column.clone()),
     }
+}
+
+fn elements(name: &str, element: &FieldRef, column: &ArrayRef, options: JsonOptions) -> Result<ArrayRef, String> {
+    let Some(list) = column.as_list_opt::<i32>() else { return Ok(column.clone()) };
+    // What is wrong with an element is told with the column's name.
+    let named = element.as_ref().clone().with_name(name);
+    let values = convert(&named, list.values(), options)?;
+    let made = ListArray::try_new(Arc::clone(element), list.offsets().clone(), values, list.nulls().cloned());
+    made.map(|list| Arc::new(list) as ArrayRef).map_err(|error| format!("field '{name}': {error}"))
 }
 
 /// `zoned`: an instant, written in UTC with a `Z`.

@@ -1,13 +1,14 @@
 //! Clients of librdkafka: their logs, and looking up the partitions of a topic with errors that say what to do.
 
 use super::properties::ClientProperties;
+use super::topics::Topics;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
 use sluice_engine::error::TaskError;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,44 @@ pub(super) struct Lookup<'a, C: ClientContext> {
 }
 
 impl<C: ClientContext> Lookup<'_, C> {
+    /// The topics to read, with those that a state names: of a pattern those that there are. `serve` as for
+    /// [`Lookup::partitions`].
+    pub(super) fn topics(
+        &self,
+        topics: &Topics,
+        stored: BTreeSet<String>,
+        serve: impl Fn(),
+    ) -> Result<BTreeSet<String>, TaskError> {
+        if let Topics::Named(named) = topics {
+            return Ok(named.iter().cloned().collect());
+        }
+        loop {
+            let answer = self.client.fetch_metadata(None, self.remaining().min(Duration::from_secs(2)));
+            serve();
+            let problem = match answer {
+                Ok(metadata) => {
+                    let names = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name);
+                    return Ok(names.filter(|name| topics.contain(name)).map(str::to_owned).chain(stored).collect());
+                }
+                Err(error) => error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown),
+            };
+            self.check_access("the list of topics", problem)?;
+            if Instant::now() >= self.deadline {
+                return Err(self.unreachable(problem));
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// There is nothing to read, and nothing is looked for later.
+    pub(super) fn no_match(&self, topics: &Topics) -> TaskError {
+        TaskError::Unavailable(format!(
+            "table '{}': the Kafka brokers at {} have no such topic (the option {topics}). Create one, correct the pattern, or \
+             let new topics be looked for by 'scan.topic-partition-discovery.interval'",
+            self.table, self.bootstrap_servers
+        ))
+    }
+
     /// The partitions of a topic. `serve` lets the client call back, for only then its errors are known.
     pub(super) fn partitions(&self, topic: &str, serve: impl Fn()) -> Result<Vec<i32>, TaskError> {
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! A thread that looks for new partitions now and then. What it finds begins with its oldest record, since it was
+//! A thread that looks for new partitions, and new topics of a pattern, now and then. What it finds begins with its oldest record, since it was
 //! made while the job ran.
 
 use super::client::{Consumer, Lookup, OPEN_TIMEOUT};
@@ -79,7 +79,8 @@ impl DiscoveryTask {
         };
         let offsets = Offsets { consumer: &self.consumer, options: &self.options, lookup: &lookup };
         let mut splits = Vec::new();
-        for topic in &self.options.topics {
+        let topics = lookup.topics(&self.options.topics, BTreeSet::new(), || ())?;
+        for topic in &topics {
             for partition in lookup.partitions(topic, || ())? {
                 let owned = owner(topic, partition, self.parallelism) == self.subtask;
                 if owned && !self.known.contains(&(topic.clone(), partition)) {

@@ -62,7 +62,7 @@ const BOUNDED: [(&str, Mode); 5] = [
 ];
 
 /// `scan.startup.*`; the default is `group-offsets`.
-pub(super) fn read_startup(options: &Options<'_>, topics: usize, group: bool) -> Result<Startup, TableError> {
+pub(super) fn read_startup(options: &Options<'_>, topics: Option<usize>, group: bool) -> Result<Startup, TableError> {
     let mode = options.choice("scan.startup.mode", &STARTUP)?.unwrap_or(Mode::GroupOffsets);
     refuse_misplaced(options, "scan.startup", mode)?;
     Ok(match mode {
@@ -80,7 +80,11 @@ pub(super) fn read_startup(options: &Options<'_>, topics: usize, group: bool) ->
 }
 
 /// `scan.bounded.*`; the default is `unbounded`.
-pub(super) fn read_bounded(options: &Options<'_>, topics: usize, group: bool) -> Result<Option<Stop>, TableError> {
+pub(super) fn read_bounded(
+    options: &Options<'_>,
+    topics: Option<usize>,
+    group: bool,
+) -> Result<Option<Stop>, TableError> {
     let mode = options.choice("scan.bounded.mode", &BOUNDED)?.unwrap_or(Mode::Unbounded);
     refuse_misplaced(options, "scan.bounded", mode)?;
     Ok(match mode {
@@ -134,12 +138,12 @@ fn read_timestamp(options: &Options<'_>, key: &str) -> Result<i64, TableError> {
 }
 
 /// `partition:0,offset:42;partition:1,offset:300`.
-fn read_specific(options: &Options<'_>, key: &str, topics: usize) -> Result<SpecificOffsets, TableError> {
+fn read_specific(options: &Options<'_>, key: &str, topics: Option<usize>) -> Result<SpecificOffsets, TableError> {
     let value = options.required(key, "the offsets, such as 'partition:0,offset:42;partition:1,offset:300'")?;
-    if topics != 1 {
-        return Err(
-            options.error(key, format!("the option '{key}' is only for a single topic, but 'topic' lists {topics}"))
-        );
+    if topics != Some(1) {
+        let given =
+            topics.map_or("'topic-pattern' may mean any number".to_owned(), |topics| format!("'topic' lists {topics}"));
+        return Err(options.error(key, format!("the option '{key}' is only for a single topic, but {given}")));
     }
     let wrong =
         || options.wrong(key, value, "of the form 'partition:0,offset:42;partition:1,offset:300', each partition once");

@@ -3,6 +3,7 @@
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
 use super::properties::ClientProperties;
 use super::rows::{KeyFormat, Layout};
+use super::topics::Topics;
 use super::written::WrittenMetadata;
 use crate::format::{self, DeadLetters, Format, NAMES, Name, RowEncoder};
 use crate::options::{self, CONNECTOR, Known, Options};
@@ -18,6 +19,7 @@ const KEY_FORMATS: [Name; 3] = [Name::Json, Name::Csv, Name::Raw];
 const KAFKA: Known<'static> = Known {
     names: &[
         "topic",
+        "topic-pattern",
         "format",
         "value.format",
         "value.fields-include",
@@ -38,7 +40,6 @@ const KAFKA: Known<'static> = Known {
     formats: &["", "value.", "key."],
     properties: true,
     refused: &[
-        ("topic-pattern", "list the topics in 'topic', with ';' between them"),
         ("scan.parallelism", "a source runs with the parallelism of the job; remove it"),
         ("sink.parallelism", "a sink runs with the parallelism of what it is chained to; remove it"),
         ("sink.partitioner", "'properties.partitioner' chooses one of librdkafka's; write it instead"),
@@ -86,7 +87,7 @@ pub(super) struct SourceOptions {
     /// The table, for messages.
     pub(super) table: String,
     /// What to read.
-    pub(super) topics: Vec<String>,
+    pub(super) topics: Topics,
     /// The client's.
     pub(super) properties: ClientProperties,
     /// The format of values.
@@ -110,19 +111,14 @@ pub(super) struct SourceOptions {
 /// Options of the `kafka` source.
 pub(super) fn read_source(table: &TableDescriptor) -> Result<SourceOptions, TableError> {
     let options = Options::new(table, &KAFKA)?;
-    let topics: Vec<String> = options
-        .required("topic", "what to read: a topic, or several with ';' between them")?
-        .split(';')
-        .map(|topic| topic.trim().to_owned())
-        .filter(|topic| !topic.is_empty())
-        .collect();
+    let topics = Topics::read(&options)?;
     let (value, value_prefix) = read_value_format(&options)?;
     let key = read_key_format(&options)?;
     check_used(&options, &value, value_prefix, key.as_ref())?;
     let layout = Layout::new(table, &value, key.as_ref()).map_err(|what| options::error(table, None, what))?;
     let properties = ClientProperties::read(&options)?;
-    let startup = read_startup(&options, topics.len(), properties.group_id.is_some())?;
-    let bounded = read_bounded(&options, topics.len(), properties.group_id.is_some())?;
+    let startup = read_startup(&options, topics.count(), properties.group_id.is_some())?;
+    let bounded = read_bounded(&options, topics.count(), properties.group_id.is_some())?;
     let discovery = options.duration("scan.topic-partition-discovery.interval")?.unwrap_or(DEFAULT_DISCOVERY);
     let discovery = (!discovery.is_zero() && bounded.is_none()).then_some(discovery);
     let (dead_letters, table) = (DeadLetters::new(table), table.name.clone());
@@ -234,6 +230,11 @@ pub(super) struct SinkOptions {
 /// Options of the `kafka` sink.
 pub(super) fn read_append_sink(table: &TableDescriptor) -> Result<SinkOptions, TableError> {
     let options = Options::new(table, &KAFKA)?;
+    if options.text("topic-pattern").is_some() {
+        let message =
+            "the option 'topic-pattern' is for tables that are read; a table that is written to has one 'topic'";
+        return Err(options.error("topic-pattern", message));
+    }
     let (format, prefix) = read_value_format(&options)?;
     let is_changelog = matches!(format, Format::DebeziumJson(_));
     if !table.primary_key.is_empty() && !is_changelog {

@@ -92,7 +92,12 @@ impl KafkaReader {
         let mut restored = state.splits.iter().map(SplitPosition::from_state).collect::<Result<Vec<_>, _>>()?;
         self.check_topics(&restored)?;
         let mut splits = Vec::new();
-        for topic in &self.options.topics {
+        let stored = restored.iter().map(|split| split.topic.clone()).collect();
+        let topics = lookup.topics(&self.options.topics, stored, || serve_events(consumer))?;
+        if topics.is_empty() && self.options.discovery.is_none() {
+            return Err(lookup.no_match(&self.options.topics));
+        }
+        for topic in &topics {
             let partitions = lookup.partitions(topic, || serve_events(consumer))?;
             self.check_partitions(topic, &partitions, &restored)?;
             for partition in partitions {
@@ -114,14 +119,12 @@ impl KafkaReader {
     }
 
     fn check_topics(&self, restored: &[SplitPosition]) -> Result<(), TaskError> {
-        match restored.iter().find(|split| !self.options.topics.contains(&split.topic)) {
+        match restored.iter().find(|split| !self.options.topics.contain(&split.topic)) {
             None => Ok(()),
             Some(split) => Err(TaskError::IncompatibleState(format!(
-                "the state holds a position in topic '{}', which table '{}' does not read any more (its option 'topic' \
-                 is '{}'). Give the source another uid to start anew, or restore without its state",
-                split.topic,
-                self.options.table,
-                self.options.topics.join(";")
+                "the state holds a position in topic '{}', which table '{}' does not read any more (its option {}). \
+                 Give the source another uid to start anew, or restore without its state",
+                split.topic, self.options.table, self.options.topics
             ))),
         }
     }

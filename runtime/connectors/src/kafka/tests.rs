@@ -139,7 +139,7 @@ fn a_wrong_property_is_refused_with_the_reason() {
 fn offsets_in_options() {
     let started = |options: &[(&str, &str)]| {
         let table = table(options);
-        read_startup(&Options::new(&table, &KNOWN).unwrap(), 1, true)
+        read_startup(&Options::new(&table, &KNOWN).unwrap(), Some(1), true)
     };
     assert_eq!(started(&[]).unwrap(), Startup::GroupOffsets);
     let specific = ("scan.startup.mode", "specific-offsets");
@@ -153,7 +153,7 @@ fn offsets_in_options() {
 
     let bounded = |options: &[(&str, &str)], group| {
         let table = table(options);
-        read_bounded(&Options::new(&table, &KNOWN).unwrap(), 1, group)
+        read_bounded(&Options::new(&table, &KNOWN).unwrap(), Some(1), group)
     };
     assert_eq!(bounded(&[], false).unwrap(), None);
     assert_eq!(bounded(&[("scan.bounded.mode", "latest-offset")], false).unwrap(), Some(Stop::Latest));

@@ -49,12 +49,11 @@ fn read(table: &TableDescriptor) -> (Vec<String>, u64) {
     (rows, reader.source.malformed_records())
 }
 
-#[test]
-fn keys_headers_and_metadata_are_columns() {
-    let Some(bootstrap) = bootstrap() else { return };
-    let topic = create_topic(&bootstrap, "metadata", 1);
+/// A topic of records with keys, headers and times, two of which cannot be read.
+fn described_records(bootstrap: &str) -> String {
+    let topic = create_topic(bootstrap, "metadata", 1);
     let send = |key: Option<&str>, value: Option<&str>, headers: &[(&str, &str)], time| {
-        send_record(&bootstrap, &topic, key, value, headers, time);
+        send_record(bootstrap, &topic, key, value, headers, time);
     };
     send(Some(r#"{"id":1}"#), Some("a,7"), &[("trace", "x"), ("trace", "y")], 1000);
     send(Some(r#"{"id":2}"#), None, &[], 2000);
@@ -62,10 +61,14 @@ fn keys_headers_and_metadata_are_columns() {
     send(Some("nonsense"), Some("c,9"), &[], 4000);
     send(Some(r#"{"id":4}"#), Some("broken"), &[], 5000);
     send(Some(r#"{"id":5}"#), Some("d,10"), &[], 6000);
-    let instant = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
+    topic
+}
+
+/// All that Kafka knows of them, as columns.
+fn described(bootstrap: &str, topic: &str) -> TableDescriptor {
     let columns = [
         ("name", DataType::Utf8),
-        ("at", instant),
+        ("at", DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))),
         ("k_id", DataType::Int64),
         ("n", DataType::Int64),
         ("offset", DataType::Int64),
@@ -83,7 +86,7 @@ fn keys_headers_and_metadata_are_columns() {
         ("value.csv.ignore-parse-errors", "true"),
         ("key.json.ignore-parse-errors", "true"),
     ];
-    let mut table = bounded(&schema(&columns), &bootstrap, &topic, &options);
+    let mut table = bounded(&schema(&columns), bootstrap, topic, &options);
     let metadata = [
         ("at", "timestamp"),
         ("offset", "offset"),
@@ -93,6 +96,14 @@ fn keys_headers_and_metadata_are_columns() {
         ("headers", "headers"),
     ];
     table.metadata = metadata.map(|(column, key)| (column.to_owned(), key.to_owned())).into();
+    table
+}
+
+#[test]
+fn keys_headers_and_metadata_are_columns() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = described_records(&bootstrap);
+    let table = described(&bootstrap, &topic);
     let (rows, malformed) = read(&table);
     let both = r#"[{"key":"trace","value":"x"},{"key":"trace","value":"y"}]"#;
     assert_eq!(
@@ -104,33 +115,40 @@ fn keys_headers_and_metadata_are_columns() {
         ]
     );
     assert_eq!(malformed, 2, "a value and a key");
-    // What was passed over goes along, where a table wants it.
-    let mut with_letters = table.clone();
-    with_letters.options.push(TableOption { key: "dead-letter".to_owned(), value: "bad".to_owned() });
-    let (rows, malformed) = read(&with_letters);
+    // Of a part of the columns only those are read, wherever they stand.
+    let part =
+        TableDescriptor { schema: schema(&[("offset", DataType::Int64), ("n", DataType::Int64)]), ..table.clone() };
+    assert_eq!(read(&part).0, ["+I0 7", "+I2 8", "+I3 9", "+I5 10"]);
+    let only = TableDescriptor { schema: schema(&[("place", DataType::Utf8)]), ..table };
+    assert_eq!(read(&only).0.len(), 4);
+}
+
+#[test]
+fn what_is_passed_over_goes_along_where_a_table_wants_it() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = described_records(&bootstrap);
+    let mut table = described(&bootstrap, &topic);
+    table.options.push(TableOption { key: "dead-letter".to_owned(), value: "bad".to_owned() });
+    let (rows, malformed) = read(&table);
     assert_eq!((rows.len(), malformed), (5, 2));
     let nulls = "null ".repeat(9);
     let place = |offset: u32| format!("{topic}-0@{offset}");
     let of_key = format!("+I{nulls}632c39 c,9 {} its key cannot be read: ", place(3));
     assert!(rows[3].starts_with(&of_key) && rows[3].ends_with("The key begins: nonsense"), "{rows:?}");
     assert!(rows[4].starts_with(&format!("+I{nulls}62726f6b656e broken {} ", place(4))), "{rows:?}");
-    // Of a part of the columns only those are read, wherever they stand.
-    let part =
-        TableDescriptor { schema: schema(&[("offset", DataType::Int64), ("n", DataType::Int64)]), ..table.clone() };
-    assert_eq!(read(&part).0, ["+I0 7", "+I2 8", "+I3 9", "+I5 10"]);
-    let only = TableDescriptor { schema: schema(&[("place", DataType::Utf8)]), ..table.clone() };
-    assert_eq!(read(&only).0.len(), 4);
+}
 
+/// Needs no broker: nobody is contacted.
+#[test]
+fn metadata_that_there_is_not_is_refused_by_name() {
     for (key, declared, says) in [
         ("leader-epoch", DataType::Int32, "leader-epoch"),
         ("ofset", DataType::Int64, "'offset'"),
         ("topic", DataType::Int64, "'topic'"),
     ] {
-        let mut wrong = table.clone();
-        wrong.schema = schema(&[("n", DataType::Int64), ("m", declared)]);
-        wrong.declared = wrong.schema.clone();
+        let columns = schema(&[("n", DataType::Int64), ("m", declared)]);
+        let mut wrong = bounded(&columns, "127.0.0.1:1", "t", &[("format", "csv")]);
         wrong.metadata = [("m".to_owned(), key.to_owned())].into();
-        wrong.options.retain(|option| !option.key.starts_with("key.") && option.key != "value.fields-include");
         let refused = sluice_connectors::catalog().source(&wrong).err().expect("refused").to_string();
         assert!(refused.contains(says), "'{says}' is not in: {refused}");
     }

@@ -269,6 +269,42 @@ fn new_partitions_are_found_while_it_runs_and_at_a_restore() {
 }
 
 #[test]
+fn a_pattern_reads_the_topics_that_match_and_those_that_come() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let name = unique("matched");
+    let options = [
+        ("connector", "kafka"),
+        ("topic-pattern", &*format!("{name}-(a|b)[0-9]*-.*")),
+        ("properties.bootstrap.servers", &bootstrap),
+        ("format", "json"),
+        EARLIEST,
+    ];
+    let of = |more: &[(&str, &str)]| source(&table(&schema(), &[], &[&options, more].concat()));
+    let empty = error(Reader::open(&of(&[TO_LATEST]), 0, 1, None));
+    assert!(matches!(empty, TaskError::Unavailable(_)), "{empty:?}");
+    assert!(empty.to_string().contains(&format!("'{name}-(a|b)[0-9]*-.*'")), "{empty}");
+
+    let factory = of(&[("scan.topic-partition-discovery.interval", "300 ms")]);
+    let mut reader = Reader::open(&factory, 0, 1, None).unwrap();
+    assert_eq!(reader.source.snapshot().unwrap().len(), 0);
+    for (number, which) in ["a1", "b", "c"].iter().enumerate() {
+        let topic = create_topic(&bootstrap, &format!("{name}-{which}"), 1);
+        produce(&bootstrap, &topic, 0, &numbered(number * 10, 5));
+    }
+    let mut found = read(&mut reader, 10);
+    found.sort_unstable();
+    assert_eq!(found, [range(0, 5), range(10, 5)].concat());
+    let stored = reader.source.snapshot().unwrap();
+    assert_eq!(stored.len(), 2);
+    let topic = create_topic(&bootstrap, &format!("{name}-b2"), 1);
+    produce(&bootstrap, &topic, 0, &numbered(100, 3));
+    let mut restored = Reader::open(&factory, 0, 1, Some(&stored)).unwrap();
+    assert_eq!(read(&mut restored, 3), range(100, 3));
+    let mut bounded = Reader::open(&of(&[TO_LATEST]), 0, 1, None).unwrap();
+    assert_eq!(read_to_end(&mut bounded).len(), 13);
+}
+
+#[test]
 fn bad_messages_are_named_or_skipped_and_tombstones_are_no_rows() {
     let Some(bootstrap) = bootstrap() else { return };
     let topic = create_topic(&bootstrap, "bad", 1);

@@ -3,11 +3,14 @@
 //! Text of any Arrow kind comes back as plain Utf8, bytes as plain Binary: in the encoding they are the same (F3).
 
 use crate::error::TaskError;
-use arrow::array::{Array, ArrayRef, BinaryBuilder, BooleanBuilder, PrimitiveBuilder, StringBuilder, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, BinaryBuilder, BooleanBuilder, ListArray, PrimitiveBuilder, StringBuilder, new_null_array,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Decimal128Type, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use std::sync::Arc;
 
@@ -17,6 +20,10 @@ pub fn stored_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
         DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
+        DataType::List(element) => {
+            let stored = element.as_ref().clone().with_data_type(stored_type(element.data_type()));
+            DataType::List(Arc::new(stored))
+        }
         other => other.clone(),
     }
 }
@@ -77,8 +84,55 @@ fn column(keys: &mut [&[u8]], data_type: &DataType) -> Result<ArrayRef, TaskErro
         DataType::Boolean => boolean(keys),
         DataType::Utf8 => text(keys),
         DataType::Binary => binary(keys),
+        DataType::List(element) => list(keys, element),
         _ => Err(broken()),
     }
+}
+
+/// How many bytes a value that is there takes behind its tag, unless it says so itself.
+const fn width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::Int8 | DataType::UInt8 | DataType::Boolean => Some(1),
+        DataType::Int16 | DataType::UInt16 => Some(2),
+        DataType::Int32 | DataType::UInt32 | DataType::Float32 | DataType::Date32 | DataType::Time32(_) => Some(4),
+        DataType::Decimal128(..) => Some(16),
+        DataType::Utf8 | DataType::Binary | DataType::List(_) => None,
+        _ => Some(8),
+    }
+}
+
+/// The length of a list, and so many elements of it follow.
+fn count(rest: &mut &[u8]) -> Result<Option<u32>, TaskError> {
+    let count = value(rest, 4)?.map(<[u8; 4]>::try_from).transpose().map_err(|_| broken())?;
+    Ok(count.map(u32::from_le_bytes))
+}
+
+/// Passes over a value.
+fn skip(rest: &mut &[u8], data_type: &DataType) -> Result<(), TaskError> {
+    match (data_type, width(data_type)) {
+        (DataType::List(element), _) => {
+            (0..count(rest)?.unwrap_or(0)).try_for_each(|_| skip(rest, element.data_type()))
+        }
+        (_, Some(width)) => value(rest, width).map(|_| ()),
+        (_, None) => sized(rest).map(|_| ()),
+    }
+}
+
+fn list(keys: &mut [&[u8]], element: &FieldRef) -> Result<ArrayRef, TaskError> {
+    let (mut elements, mut lengths, mut present) = (Vec::new(), Vec::new(), Vec::new());
+    for key in keys {
+        let count = count(key)?;
+        present.push(count.is_some());
+        lengths.push(count.unwrap_or(0) as usize);
+        for _ in 0..count.unwrap_or(0) {
+            elements.push(*key);
+            skip(key, element.data_type())?;
+        }
+    }
+    let values = column(&mut elements, element.data_type())?;
+    let (offsets, nulls) = (OffsetBuffer::from_lengths(lengths), NullBuffer::from(present));
+    let list = ListArray::try_new(Arc::clone(element), offsets, values, Some(nulls)).map_err(|_| broken())?;
+    Ok(Arc::new(list))
 }
 
 fn primitive<T: ArrowPrimitiveType, const N: usize>(

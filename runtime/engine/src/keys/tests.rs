@@ -1,7 +1,7 @@
 //! Hashes of batches against hashes of single, hand-encoded keys.
 
 use super::*;
-use arrow::array::{Float64Array, Int32Array, Int64Array, StringArray, StringViewArray};
+use arrow::array::{Float64Array, Int32Array, Int64Array, ListBuilder, StringArray, StringBuilder, StringViewArray};
 use std::sync::Arc;
 
 #[test]
@@ -45,4 +45,41 @@ fn several_columns_are_encoded_one_after_the_other() {
     assert_eq!(keys.key(0), [1, 1, 0, 0, 0, b'x', 1, 7, 0, 0, 0]);
     keys.encode(&rows, &[]).unwrap();
     assert_eq!(keys.key(0), [0_u8; 0]);
+}
+
+#[test]
+fn arrays_are_keys_and_come_back() {
+    type Words<'a> = Option<&'a [Option<&'a str>]>;
+    let mut texts = ListBuilder::new(ListBuilder::new(StringBuilder::new()));
+    let rows: [Option<&[Words<'_>]>; 5] = [
+        Some(&[Some(&[Some("a"), None]), None]),
+        None,
+        Some(&[]),
+        Some(&[Some(&[])]),
+        Some(&[Some(&[Some("a")]), None]),
+    ];
+    for row in rows {
+        for words in row.unwrap_or_default() {
+            words.unwrap_or_default().iter().for_each(|word| texts.values().values().append_option(*word));
+            texts.values().append(words.is_some());
+        }
+        texts.append(row.is_some());
+    }
+    let texts: ArrayRef = Arc::new(texts.finish());
+    let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None, Some(3), Some(4), Some(5)]));
+    let all = RecordBatch::try_from_iter_with_nullable([("t", texts, true), ("n", numbers, true)]).unwrap();
+    // A part, whose elements do not begin with the first.
+    for rows in [all.clone(), all.slice(2, 3)] {
+        let mut keys = HashedKeys::default();
+        keys.encode(&rows, &[0, 1]).unwrap();
+        let encoded: Vec<&[u8]> = (0..rows.num_rows()).map(|row| keys.key(row)).collect();
+        let types: Vec<DataType> = rows.columns().iter().map(|column| column.data_type().clone()).collect();
+        let decoded = decode::decode(&encoded, &types).unwrap();
+        assert_eq!(decoded, rows.columns());
+        let different: std::collections::BTreeSet<&[u8]> = encoded.iter().copied().collect();
+        assert_eq!(different.len(), rows.num_rows());
+    }
+    let mut keys = HashedKeys::default();
+    keys.encode(&all.slice(4, 1), &[0]).unwrap();
+    assert_eq!(keys.key(0), [1, 2, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, b'a', 0]);
 }

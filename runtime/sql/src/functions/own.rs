@@ -38,6 +38,10 @@ pub(super) enum Kind {
     Date,
     /// ARRAY of STRING.
     Texts,
+    /// ARRAY, as it is.
+    Array,
+    /// The type of the elements of the argument at this position.
+    ElementOf(usize),
     /// The type of the argument at this position.
     As(usize),
 }
@@ -115,6 +119,8 @@ const fn word(kind: Kind) -> &'static str {
         Kind::Local => "TIMESTAMP_LTZ(3)",
         Kind::Date => "DATE",
         Kind::Texts => "ARRAY<STRING>",
+        Kind::Array => "ARRAY",
+        Kind::ElementOf(_) => "an element",
         Kind::As(_) => "the same type",
     }
 }
@@ -128,6 +134,7 @@ fn accepted(kind: Kind, argument: &DataType) -> Option<DataType> {
         Kind::Bytes if is_text || matches!(argument, DataType::Binary) => Some(DataType::Binary),
         Kind::Whole if argument.is_integer() || argument.is_null() => Some(DataType::Int64),
         Kind::Boolean if matches!(argument, DataType::Boolean | DataType::Null) => Some(DataType::Boolean),
+        Kind::Array if matches!(argument, DataType::List(_)) => Some(argument.clone()),
         Kind::Moment if is_time => Some(argument.clone()),
         Kind::Moment if argument.is_null() => Some(result(Kind::Timestamp, &[])),
         Kind::Printed
@@ -150,6 +157,11 @@ fn result(kind: Kind, arguments: &[DataType]) -> DataType {
         Kind::Local => DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into())),
         Kind::Date => DataType::Date32,
         Kind::Texts => DataType::new_list(DataType::Utf8, true),
+        Kind::Array => DataType::Null,
+        Kind::ElementOf(position) => match arguments.get(position) {
+            Some(DataType::List(element)) => element.data_type().clone(),
+            _ => DataType::Null,
+        },
         Kind::As(position) => arguments.get(position).cloned().unwrap_or(DataType::Null),
     }
 }

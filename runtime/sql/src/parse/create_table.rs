@@ -34,14 +34,14 @@ impl Reader<'_> {
             let message = format!("table '{}' has no physical column", name.value);
             return Err(self.text.error(SqlErrorKind::Invalid, name.span.start, message));
         }
-        self.table_clauses()?;
+        let partition_keys = self.table_clauses(&elements)?;
         let options = if self.take_word("WITH") { self.options()? } else { Vec::new() };
         let at = self.here();
         if matches!(self.peek_word().as_deref(), Some("AS" | "LIKE")) {
             return Err(self.text.unsupported("CREATE TABLE … AS or LIKE", at));
         }
         let Elements { columns, computed, watermark, primary_key: _ } = elements;
-        Ok(CreateTable { name, if_not_exists, columns, computed, watermark, primary_key, options })
+        Ok(CreateTable { name, if_not_exists, columns, computed, watermark, primary_key, partition_keys, options })
     }
 
     pub(super) fn if_not_exists(&mut self) -> Result<bool, SqlError> {
@@ -228,8 +228,9 @@ impl Reader<'_> {
         Ok(positions)
     }
 
-    /// What may stand between the columns and WITH.
-    fn table_clauses(&mut self) -> Result<(), SqlError> {
+    /// What may stand between the columns and WITH: the columns of PARTITIONED BY.
+    fn table_clauses(&mut self, elements: &Elements) -> Result<Vec<Ident>, SqlError> {
+        let mut partition_keys = Vec::new();
         loop {
             let at = self.here();
             match self.peek_word().as_deref() {
@@ -237,10 +238,40 @@ impl Reader<'_> {
                     self.parser.advance_token();
                     self.string("a comment in single quotes")?;
                 }
-                Some(word @ ("PARTITIONED" | "DISTRIBUTED")) => {
-                    return Err(self.text.unsupported(&format!("{word} BY"), at));
+                Some("PARTITIONED") if partition_keys.is_empty() => {
+                    self.parser.advance_token();
+                    self.expect_word("BY")?;
+                    partition_keys = self.name_list()?;
+                    self.check_partition_keys(&partition_keys, elements)?;
                 }
-                _ => return Ok(()),
+                Some("PARTITIONED") => {
+                    return Err(self.text.error(SqlErrorKind::Duplicate, at, "a second PARTITIONED BY"));
+                }
+                Some("DISTRIBUTED") => return Err(self.text.unsupported("DISTRIBUTED BY", at)),
+                _ => return Ok(partition_keys),
+            }
+        }
+    }
+
+    fn check_partition_keys(&self, keys: &[Ident], elements: &Elements) -> Result<(), SqlError> {
+        let physical = || elements.columns.iter().filter(|column| column.metadata.is_none());
+        for (position, key) in keys.iter().enumerate() {
+            let (name, at) = (&key.value, key.span.start);
+            if !physical().any(|column| column.name.value == *name) {
+                let near = nearest(name, physical().map(|column| column.name.value.as_str()));
+                let message = format!("PARTITIONED BY names no physical column: '{name}'{near}");
+                return Err(self.text.error(SqlErrorKind::UnknownColumn, at, message));
+            }
+            if keys[..position].iter().any(|first| first.value == *name) {
+                let message = format!("column '{name}' stands in PARTITIONED BY twice");
+                return Err(self.text.error(SqlErrorKind::Duplicate, at, message));
+            }
+        }
+        match keys.first().filter(|_| physical().count() == keys.len()) {
+            None => Ok(()),
+            Some(key) => {
+                let message = "a table needs a physical column beside those of PARTITIONED BY";
+                Err(self.text.error(SqlErrorKind::Invalid, key.span.start, message))
             }
         }
     }

@@ -136,13 +136,33 @@ fn a_table_of_dead_letters_that_is_none() {
 }
 
 #[test]
+fn partition_columns_are_columns_of_the_table() {
+    use SqlErrorKind::{Duplicate, Invalid, UnknownColumn};
+    let none = |marked: &str, near: &str| {
+        check(UnknownColumn, marked, &format!("PARTITIONED BY names no physical column: 'b'{near}"));
+    };
+    none("CREATE TABLE t (a INT, bb INT) PARTITIONED BY («b)", "; did you mean 'bb'?");
+    none("CREATE TABLE t (ccc INT, b AS ccc + 1) PARTITIONED BY («b)", "");
+    none("CREATE TABLE t (ccc INT, b INT METADATA) PARTITIONED BY («b)", "");
+    check(
+        Duplicate,
+        "CREATE TABLE t (a INT, b INT) PARTITIONED BY (b, «b)",
+        "column 'b' stands in PARTITIONED BY twice",
+    );
+    let twice = "CREATE TABLE t (a INT, b INT) PARTITIONED BY (b) «PARTITIONED BY (a)";
+    check(Duplicate, twice, "a second PARTITIONED BY");
+    let message = "a table needs a physical column beside those of PARTITIONED BY";
+    check(Invalid, "CREATE TABLE t (a INT, b INT) PARTITIONED BY («b, a)", message);
+}
+
+#[test]
 fn table_clauses_that_do_not_run_yet() {
     use SqlErrorKind::Unsupported;
     let refused = |marked: &str, what: &str| check(Unsupported, marked, &format!("{what} is not supported yet"));
-    refused("CREATE TABLE t (a INT) «PARTITIONED BY (a) WITH ('connector' = 'x')", "PARTITIONED BY");
+    refused("CREATE TABLE t (a INT) «DISTRIBUTED BY (a) WITH ('connector' = 'x')", "DISTRIBUTED BY");
     refused("CREATE TABLE t (a «ROW<b INT>)", "type ROW");
     refused("CREATE TABLE t (a «MAP<STRING, INT>)", "type MAP");
-    refused("CREATE TABLE t (a «ARRAY<INT>)", "type ARRAY");
+    refused("CREATE TABLE t (a «MULTISET<INT>)", "type MULTISET");
     refused("CREATE TABLE cat«.t (a INT)", "a table name with a catalog or database");
     check(
         Unsupported,

@@ -127,6 +127,7 @@ impl Validator<'_> {
             | Expr::Ceil { field: CeilFloorKind::DateTimeField(_), .. }
             | Expr::Floor { field: CeilFloorKind::DateTimeField(_), .. } => Ok(()),
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
+            Expr::CompoundFieldAccess { .. } if rewrite::element_access(node).is_some() => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
             Expr::BinaryOp { op, .. } => self.operator(op, at),
             Expr::Like { any: false, pattern, escape_char: Some(escape), .. } => self.escape(pattern, escape, at),

@@ -14,7 +14,8 @@ use sluice_engine::batch::Batch;
 use sluice_engine::operator::{Collector, Operator, OperatorContext, OperatorFactory, Progress, RestoredState};
 use sluice_engine::state::StateBackend;
 use sluice_engine::window::{
-    RowTime, SessionAggregateFactory, SessionAggregateSpec, LateRows, WindowAggregateFactory, WindowAggregateSpec, WindowKind,
+    LateRows, RowTime, SessionAggregateFactory, SessionAggregateSpec, WindowAggregateFactory, WindowAggregateSpec,
+    WindowKind,
 };
 use sluice_protocol::{KeyGroupRange, SubtaskIndex};
 use sluice_tests::harness::measure::{median, own_cpu};

@@ -186,7 +186,7 @@ fn a_writer_that_goes_does_not_wait_for_a_store_that_is_silent() {
         ..S3Settings::default()
     };
     let upload = Upload::start(Staging::on_s3(settings).unwrap(), Arc::new(|| {})).unwrap();
-    upload.begin("part-0.json".to_owned()).unwrap();
+    upload.begin(0, "part-0.json".to_owned()).unwrap();
     let _silent = listener.accept().unwrap();
     let begun = Instant::now();
     drop(upload);
