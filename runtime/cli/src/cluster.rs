@@ -2,25 +2,28 @@
 //!
 //! What commands need of a job is taken from its objects: the StreamJob says which JobManager is its, the Secret
 //! `<job>-tls` holds the certificate of a client. A connection to the JobManager goes to a port of loopback here, from
-//! where the API server carries it into the pod; TLS is spoken from end to end. Whoever may read that Secret and forward
-//! ports may command the job (docs/security.md).
+//! where the API server carries it into the pod ([`way`]); TLS is spoken from end to end. Whoever may read that Secret
+//! and forward ports may command the job (docs/security.md). Callers rely on: no request to the API server waits for
+//! ever, and what it refuses is said with what would have to be allowed ([`error`]).
 
+pub(crate) mod error;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod way;
 
+pub(crate) use error::ClusterError;
+use error::Request;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use sluice_crds::StreamJob;
-use sluice_rpc::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, Credentials, KEY_FILE, Tls, TlsError};
-use std::net::{Ipv4Addr, SocketAddr};
+use sluice_rpc::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, Credentials, KEY_FILE, Tls};
 use std::sync::Arc;
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use std::time::Duration;
+use way::Way;
 
-/// Where a JobManager listens in its pod.
-const RPC_PORT: u16 = 6123;
+/// How long the API server may take for one answer.
+const API_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Selects the pods of a job.
 const JOB_LABEL: &str = "sluice.dev/job";
@@ -28,76 +31,16 @@ const JOB_LABEL: &str = "sluice.dev/job";
 /// On pods whose processes speak mTLS.
 const TLS_LABEL: &str = "sluice.dev/tls";
 
-/// Why a job on a cluster cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClusterError {
-    /// There is no way to a cluster.
-    #[error("no cluster is known: {0}; set KUBECONFIG, or name a JobManager by --jobmanager HOST:PORT")]
-    NoConfig(String),
-    /// The API server does not answer, or not as it should.
-    #[error("{what} failed: {source}")]
-    Api {
-        /// What was asked for.
-        what: String,
-        /// What came back.
-        source: Box<kube::Error>,
-    },
-    /// There is no such StreamJob.
-    #[error("namespace '{namespace}' has no StreamJob '{job}'; `sluice list -n {namespace}` shows those that it has")]
-    NoJob {
-        /// Where.
-        namespace: String,
-        /// Which.
-        job: String,
-    },
-    /// It has no JobManager.
-    #[error("job {namespace}/{job} has no running JobManager: {why}")]
-    NotRunning {
-        /// Where.
-        namespace: String,
-        /// Which.
-        job: String,
-        /// What its status says.
-        why: String,
-    },
-    /// Its Secret lacks something.
-    #[error("Secret {namespace}/{job}-tls lacks '{key}'; the controller writes it before the job's first pod")]
-    Secret {
-        /// Where.
-        namespace: String,
-        /// Which.
-        job: String,
-        /// What is missing.
-        key: &'static str,
-    },
-    /// Its certificate is none.
-    #[error("Secret {namespace}/{job}-tls: {source}")]
-    Certificate {
-        /// Where.
-        namespace: String,
-        /// Which.
-        job: String,
-        /// What is wrong with it.
-        source: TlsError,
-    },
-    /// No port of this machine.
-    #[error("listening on loopback failed: {0}")]
-    Listen(std::io::Error),
-}
-
-impl ClusterError {
-    /// Whether it may pass by itself.
-    pub(crate) const fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Api { .. })
-    }
-}
-
 /// A cluster as the kubeconfig names it.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     /// The namespace that was named, else the context's.
     pub(crate) namespace: String,
+    /// Where its API server is, for people.
+    url: String,
+    /// How long one answer may take.
+    patience: Duration,
 }
 
 impl Cluster {
@@ -113,8 +56,21 @@ impl Cluster {
             }
         };
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), ToOwned::to_owned);
+        let url = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|error| no_config(&error))?;
-        Ok(Self { client, namespace })
+        Ok(Self { client, namespace, url, patience: API_TIMEOUT })
+    }
+
+    /// The answer to a request, if it comes in time; the client itself would wait for ever.
+    async fn within<T>(
+        &self,
+        request: Request,
+        answer: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ClusterError> {
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(answer) => answer.map_err(|error| request.failed(self, &error)),
+            Err(_) => Err(request.unanswered(self)),
+        }
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -124,7 +80,8 @@ impl Cluster {
     /// A StreamJob.
     async fn job(&self, job: &str) -> Result<StreamJob, ClusterError> {
         let jobs: Api<StreamJob> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = jobs.get_opt(job).await.map_err(|error| api_error(&format!("reading StreamJob '{job}'"), error))?;
+        let request = Request::new(format!("reading StreamJob '{job}'"), "get", "streamjobs.sluice.dev");
+        let found = self.within(request, jobs.get_opt(job)).await?;
         found.ok_or_else(|| ClusterError::NoJob { namespace: self.namespace.clone(), job: job.to_owned() })
     }
 
@@ -140,8 +97,8 @@ impl Cluster {
         };
         let Some(generation) = status.generation else { return Err(not_running()) };
         let name = format!("{job}-{generation}-jm");
-        let found =
-            self.pods().get_opt(&name).await.map_err(|error| api_error(&format!("reading pod '{name}'"), error))?;
+        let request = Request::new(format!("reading pod '{name}'"), "get", "pods");
+        let found = self.within(request, self.pods().get_opt(&name)).await?;
         let is_running = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
         found.filter(is_running).ok_or_else(not_running)
     }
@@ -153,9 +110,10 @@ impl Cluster {
         }
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let name = format!("{job}-tls");
-        let secret = secrets.get(&name).await.map_err(|error| api_error(&format!("reading Secret '{name}'"), error))?;
+        let request = Request::new(format!("reading Secret '{name}'"), "get", "secrets");
+        let data = self.within(request, secrets.get_opt(&name)).await?.and_then(|secret| secret.data);
         let text = |key: &'static str| {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+            let bytes = data.as_ref().and_then(|data| data.get(key));
             let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
             text.ok_or_else(|| ClusterError::Secret { namespace: self.namespace.clone(), job: job.to_owned(), key })
         };
@@ -176,44 +134,9 @@ impl Cluster {
     pub(crate) async fn reach(&self, job: &str) -> Result<(Way, Option<Arc<Tls>>), ClusterError> {
         let pod = self.job_manager(job).await?;
         let tls = self.tls(job, &pod).await?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(ClusterError::Listen)?;
-        let address = listener.local_addr().map_err(ClusterError::Listen)?;
-        let carrying = tokio::spawn(carry(self.clone(), job.to_owned(), listener)).abort_handle();
-        Ok((Way { address, carrying }, tls))
+        Ok((Way::open(self.clone(), job.to_owned()).await?, tls))
     }
 }
 
-fn api_error(what: &str, source: kube::Error) -> ClusterError {
-    ClusterError::Api { what: what.to_owned(), source: Box::new(source) }
-}
-
-/// The way to a JobManager; gone when it is dropped.
-pub(crate) struct Way {
-    /// Where it begins.
-    pub(crate) address: SocketAddr,
-    carrying: AbortHandle,
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        self.carrying.abort();
-    }
-}
-
-/// Carries each connection to the JobManager that is the job's by then: after a loss it is another one.
-async fn carry(cluster: Cluster, job: String, listener: TcpListener) {
-    let mut connections = JoinSet::new();
-    while let Ok((here, _)) = listener.accept().await {
-        connections.spawn(carry_one(cluster.clone(), job.clone(), here));
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-/// Whoever connected learns of a failure by the end of the connection, and tries again or says that nobody answers.
-async fn carry_one(cluster: Cluster, job: String, mut here: TcpStream) {
-    let Ok(pod) = cluster.job_manager(&job).await else { return };
-    let name = pod.metadata.name.unwrap_or_default();
-    let Ok(mut forwarder) = cluster.pods().portforward(&name, &[RPC_PORT]).await else { return };
-    let Some(mut there) = forwarder.take_stream(RPC_PORT) else { return };
-    let _ = copy_bidirectional(&mut here, &mut there).await;
-}
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,15 @@
 //! Commands to a running job: `sluice savepoint`, `stop`, `cancel` and `checkpoint trigger`.
 //!
-//! They talk to the control endpoint of a JobManager, which is named by its address or found by its job on a cluster, and wait for the answer in its status, which outlives the connection
-//! and the JobManager: an interrupted wait is taken up again by the same request id.
+//! They talk to the control endpoint of a JobManager, which is named by its address or found by its job on a cluster
+//! ([`endpoint`]), and wait for the answer in its status, which outlives the connection and the JobManager: an
+//! interrupted wait is taken up again by the same request id.
 
-use crate::cluster::{Cluster, Way};
+pub(crate) mod endpoint;
+
 use crate::error::CommandError;
 use crate::output;
 use clap::{Args, Subcommand};
+use endpoint::{JobArguments, Reached};
 use futures::StreamExt as _;
 use sluice_node::edge::{now, random_id};
 use sluice_protocol::failure::Failure;
@@ -14,12 +17,9 @@ use sluice_protocol::job_master::{Command, SavepointRequest};
 use sluice_protocol::ledger::SavepointKind;
 use sluice_protocol::status::{JobState, JobStatus, RequestState};
 use sluice_protocol::{JobId, TimeSpan};
-use sluice_rpc::control::{ControlClient, ControlError};
-use sluice_rpc::tls::Tls;
-use std::path::PathBuf;
-use std::sync::Arc;
+use sluice_rpc::control::ControlError;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// How long a lost JobManager is looked for beyond the time that the request may take.
 const GRACE: Duration = Duration::from_secs(30);
@@ -54,83 +54,6 @@ Examples:
   sluice log-level info,aws_config=error                what processes begin with
 
 It lasts until a process ends: a new JobManager or TaskManager begins with RUST_LOG; a TaskManager that joins is told.";
-
-/// Where nobody says which JobManager.
-const DEFAULT_ENDPOINT: &str = "localhost:6123";
-
-/// Which JobManager.
-#[derive(Debug, Args)]
-pub(crate) struct EndpointArguments {
-    /// Namespace of the job on a cluster; the kubeconfig's when absent
-    #[arg(short = 'n', long, conflicts_with_all = ["jobmanager", "tls_directory"])]
-    namespace: Option<String>,
-    /// The kubeconfig's context; its current one when absent
-    #[arg(long, conflicts_with_all = ["jobmanager", "tls_directory"])]
-    context: Option<String>,
-    /// The control endpoint of a running JobManager or of `sluice run`; localhost:6123 when no job on a cluster is named
-    #[arg(long, value_name = "HOST:PORT", env = "SLUICE_JOBMANAGER")]
-    jobmanager: Option<String>,
-    /// ca.crt, tls.crt and tls.key of a client, as in the Secret <job>-tls; a job on a cluster asks for them
-    #[arg(long, value_name = "DIRECTORY", env = "SLUICE_TLS_DIRECTORY")]
-    tls_directory: Option<PathBuf>,
-}
-
-/// Which job: one on a cluster by its name, or that of a JobManager.
-#[derive(Debug, Args)]
-pub(crate) struct JobArguments {
-    /// A StreamJob on the kubeconfig's cluster; absent: the job of --jobmanager
-    #[arg(value_name = "JOB", conflicts_with_all = ["jobmanager", "tls_directory"])]
-    job: Option<String>,
-    #[command(flatten)]
-    endpoint: EndpointArguments,
-}
-
-/// A JobManager that can be connected to.
-pub(crate) struct Reached {
-    address: String,
-    tls: Option<Arc<Tls>>,
-    /// Held for as long as there are connections.
-    _way: Option<Way>,
-}
-
-impl Reached {
-    /// Connects to it.
-    pub(crate) async fn connect(&self) -> Result<ControlClient, ControlError> {
-        ControlClient::connect(&self.address, self.tls.as_ref()).await
-    }
-}
-
-impl EndpointArguments {
-    /// Whether it is a JobManager that is named, not a cluster.
-    pub(crate) const fn names_job_manager(&self) -> bool {
-        self.jobmanager.is_some()
-    }
-
-    /// The cluster.
-    pub(crate) async fn cluster(&self) -> Result<Cluster, CommandError> {
-        Ok(Cluster::open(self.namespace.as_deref(), self.context.as_deref()).await?)
-    }
-
-    /// The JobManager that is named by its address.
-    pub(crate) async fn reach(&self) -> Result<Reached, CommandError> {
-        if self.namespace.is_some() || self.context.is_some() {
-            return Err(CommandError::Usage("name the job of the cluster too: -n NAMESPACE JOB".to_owned()));
-        }
-        let tls = self.tls_directory.as_deref().map(Tls::from_directory).transpose();
-        let tls = tls.map(|tls| tls.map(Arc::new)).map_err(|error| CommandError::Usage(error.to_string()))?;
-        let address = self.jobmanager.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
-        Ok(Reached { address, tls, _way: None })
-    }
-}
-
-impl JobArguments {
-    /// Finds the JobManager.
-    async fn reach(&self) -> Result<Reached, CommandError> {
-        let Some(job) = &self.job else { return self.endpoint.reach().await };
-        let (way, tls) = self.endpoint.cluster().await?.reach(job).await?;
-        Ok(Reached { address: way.address.to_string(), tls, _way: Some(way) })
-    }
-}
 
 /// How a request is named and how long it may take.
 #[derive(Debug, Args)]
@@ -255,8 +178,7 @@ pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandErro
 /// Changes what the JobManager and all its TaskManagers log.
 pub(crate) async fn log_level(arguments: LogLevelArguments) -> Result<u8, CommandError> {
     let reached = arguments.job.reach().await?;
-    let client = reached.connect().await?;
-    let (job, generation) = client.describe().await?;
+    let (client, job, generation) = reached.connect().await?;
     client.set_log_level(generation, &arguments.filter).await?;
     output::complain(&format!("the processes of job {job} log '{}' now", arguments.filter));
     Ok(0)
@@ -300,44 +222,45 @@ struct Asked {
 impl Asked {
     async fn new(job: &JobArguments, id: String, timeout: TimeSpan) -> Result<Self, CommandError> {
         let deadline = Instant::now() + timeout.as_duration() + GRACE;
-        Ok(Self { reached: job.reach().await?, id, deadline, job: None })
+        let reached = timeout_at(deadline, job.reach()).await;
+        let late = |_| CommandError::Usage(format!("the JobManager was not found within {timeout}; nothing was asked"));
+        Ok(Self { reached: reached.map_err(late)??, id, deadline, job: None })
     }
 
     /// Asks and waits, also across JobManagers of the same job. Returns where the result lies.
     async fn carry_out(mut self, command: &Command) -> Result<String, CommandError> {
+        let mut lost = "the JobManager has not answered in time".to_owned();
         loop {
-            let lost = match self.ask(command).await {
+            match timeout_at(self.deadline, self.ask(command)).await {
+                Ok(Err(error)) if self.job.is_some() && is_between_job_managers(&error) => lost = error.to_string(),
                 Ok(answer) => return answer,
-                Err(error @ ControlError::Unreachable { .. }) if self.job.is_some() => error,
-                Err(error) => return Err(error.into()),
-            };
+                Err(_) => break,
+            }
             if Instant::now() > self.deadline {
-                return Err(CommandError::Usage(format!(
-                    "{lost}; request '{}' may have been carried out: ask again with --request-id {} to learn of it",
-                    self.id, self.id
-                )));
+                break;
             }
             tokio::time::sleep(PAUSE).await;
         }
+        Err(CommandError::Usage(format!(
+            "{lost}; request '{}' may have been carried out: ask again with --request-id {} to learn of it",
+            self.id, self.id
+        )))
     }
 
-    async fn ask(&mut self, command: &Command) -> Result<Result<String, CommandError>, ControlError> {
-        let client = self.reached.connect().await?;
-        let (job, generation) = client.describe().await?;
+    async fn ask(&mut self, command: &Command) -> Result<String, CommandError> {
+        let (client, job, generation) = self.reached.connect().await?;
         if self.job.as_ref().is_some_and(|asked| *asked != job) {
-            let message = format!("it runs job {job} now");
-            return Err(ControlError::AnotherJobManager { address: self.reached.address.clone(), message });
+            return Err(self.reached.is_anothers(&job).into());
         }
         self.job = Some(job.clone());
         let mut statuses = client.watch(&job, generation).await?;
         client.execute(generation, &self.id, command).await?;
         while let Some(status) = statuses.next().await {
             if let Some(answer) = self.answer_in(&status?) {
-                return Ok(answer);
+                return answer;
             }
         }
-        let address = self.reached.address.clone();
-        Err(ControlError::Unreachable { address, message: "the JobManager ended".to_owned() })
+        Err(self.reached.ended().into())
     }
 
     fn answer_in(&self, status: &JobStatus) -> Option<Result<String, CommandError>> {
@@ -354,11 +277,19 @@ impl Asked {
     }
 }
 
+/// A JobManager that is lost is followed by another one, which is asked again.
+const fn is_between_job_managers(error: &CommandError) -> bool {
+    match error {
+        CommandError::Control(error) => matches!(error, ControlError::Unreachable { .. }),
+        CommandError::Cluster(error) => error.is_between_job_managers(),
+        _ => false,
+    }
+}
+
 /// Ends a job and waits until it has.
 async fn end(job: &JobArguments, command: &Command) -> Result<u8, CommandError> {
     let reached = job.reach().await?;
-    let client = reached.connect().await?;
-    let (job, generation) = client.describe().await?;
+    let (client, job, generation) = reached.connect().await?;
     let mut statuses = client.watch(&job, generation).await?;
     client.execute(generation, &new_id(), command).await?;
     let mut last = JobState::Stopping;

@@ -6,7 +6,8 @@
 //! [`ExitKind`](sluice_protocol::failure::ExitKind::code).
 //!
 //! The map: [`arguments`] is the whole command line; [`run`], [`demo`], [`processes`], [`plan`], [`checkpoint`],
-//! [`control`] and [`cluster`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`] write, [`signals`] listens, [`size`] reads sizes; [`error`] is what went wrong.
+//! [`control`] and [`cluster`] are its commands; [`progress`] is the line on a terminal; [`output`] and [`logging`]
+//! write, [`signals`] listens, [`size`] reads sizes; [`error`] is what went wrong.
 
 mod arguments;
 mod checkpoint;

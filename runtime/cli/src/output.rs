@@ -6,8 +6,13 @@ use std::io::Write as _;
 
 /// Prints a result. A reader that went away, such as `head`, is no error.
 pub(crate) fn print(text: &str) {
+    let _ = write(text);
+}
+
+/// Writes a part of a result that may have no end: whoever goes on with it stops at an error, when nobody reads.
+pub(crate) fn write(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
 /// Prints a line for people.

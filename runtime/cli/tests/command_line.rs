@@ -296,3 +296,29 @@ fn shells_complete_commands_and_jobs_on_a_cluster_need_one() {
     let both = directory.run("cancel -n streams pageviews --jobmanager localhost:1");
     assert!(both.code == Some(2) && both.err.contains("cannot be used with"), "{both:?}");
 }
+
+#[test]
+fn a_job_that_is_named_wins_over_the_environment() {
+    let directory = Directory::new("environment");
+    let run = |line: &str| {
+        let mut command = directory.command(line);
+        command
+            .env("SLUICE_JOBMANAGER", "127.0.0.1:1")
+            .env("SLUICE_TLS_DIRECTORY", "./none")
+            .env("KUBECONFIG", "./none");
+        common::Ran::from(command.output().unwrap())
+    };
+    for line in ["savepoint -n streams pageviews", "cancel pageviews", "list -n streams", "list --all-namespaces"] {
+        let ran = run(line);
+        assert!(ran.err.contains("no cluster is known"), "{line}: {ran:?}");
+    }
+    for line in ["savepoint", "list", "list --tls-directory ./none", "savepoint --jobmanager 127.0.0.1:1"] {
+        let ran = run(line);
+        assert!(ran.err.contains("./none/"), "the directory is read: {line}: {ran:?}");
+    }
+    for line in ["savepoint --jobmanager 127.0.0.1:1 -n streams pageviews", "cancel --tls-directory ./none pageviews"] {
+        let ran = run(line);
+        assert_eq!(ran.code, Some(2), "{line}: {ran:?}");
+        assert!(ran.err.contains("cannot be used with"), "{line}: {ran:?}");
+    }
+}

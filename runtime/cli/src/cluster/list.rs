@@ -1,7 +1,8 @@
 //! `sluice list`: the jobs of a namespace as their StreamJobs tell, or the one job of a JobManager.
 
-use super::{Cluster, api_error};
-use crate::control::{EndpointArguments, Reached};
+use super::Cluster;
+use super::error::Request;
+use crate::control::endpoint::{EndpointArguments, Reached};
 use crate::error::CommandError;
 use crate::output;
 use clap::Args;
@@ -25,7 +26,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ListArguments {
     /// Of all namespaces
-    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "jobmanager"])]
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "jobmanager", "tls_directory"])]
     all_namespaces: bool,
     #[command(flatten)]
     endpoint: EndpointArguments,
@@ -33,7 +34,7 @@ pub(crate) struct ListArguments {
 
 /// Prints a line per job.
 pub(crate) async fn list(arguments: ListArguments) -> Result<u8, CommandError> {
-    if arguments.endpoint.names_job_manager() {
+    if !arguments.all_namespaces && arguments.endpoint.names_job_manager() {
         let reached = arguments.endpoint.reach().await?;
         output::print(&of_job_manager(&reached).await?);
         return Ok(0);
@@ -44,7 +45,8 @@ pub(crate) async fn list(arguments: ListArguments) -> Result<u8, CommandError> {
     } else {
         Api::namespaced(cluster.client.clone(), &cluster.namespace)
     };
-    let found = jobs.list(&ListParams::default()).await.map_err(|error| api_error("listing StreamJobs", error))?;
+    let request = Request::new("listing StreamJobs".to_owned(), "list", "streamjobs.sluice.dev");
+    let found = cluster.within(request, jobs.list(&ListParams::default())).await?;
     if found.items.is_empty() {
         let place = if arguments.all_namespaces { "the cluster".to_owned() } else { namespace(&cluster) };
         output::print(&format!("no jobs in {place}\n"));
@@ -81,10 +83,9 @@ fn cells(job: &StreamJob, now: Timestamp) -> Vec<String> {
 }
 
 async fn of_job_manager(reached: &Reached) -> Result<String, CommandError> {
-    let client = reached.connect().await?;
-    let (job, generation) = client.describe().await?;
+    let (client, job, generation) = reached.connect().await?;
     let mut statuses = client.watch(&job, generation).await?;
-    let status = statuses.next().await.transpose()?.unwrap_or_default();
+    let status = statuses.next().await.transpose()?.ok_or_else(|| reached.ended())?;
     let JobStatus { state, failed_attempts, last_checkpoint, message, since, .. } = status;
     let row = vec![
         job.namespace,

@@ -1,6 +1,7 @@
 //! `sluice logs`: what the pods of a job have written.
 
-use super::{Cluster, ClusterError, JOB_LABEL, api_error};
+use super::error::Request;
+use super::{Cluster, ClusterError, JOB_LABEL};
 use crate::error::CommandError;
 use crate::output;
 use clap::Args;
@@ -8,13 +9,16 @@ use futures::{AsyncBufReadExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, LogParams};
+use std::ops::ControlFlow;
+
+/// Says which process a pod is for; the container of that process has the same name.
+const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 
 const EXAMPLES: &str = "\
 Examples:
   sluice logs -n streams pageviews                          of the JobManager and all TaskManagers, the last 100 lines each
   sluice logs -n streams pageviews --follow
   sluice logs -n streams pageviews --pod pageviews-3-tm-0 --tail 1000
-  sluice logs -n streams pageviews --previous               of containers that were restarted
 
 `sluice run` writes its log to standard error: RUST_LOG=info sluice run job.yaml";
 
@@ -37,42 +41,55 @@ pub(crate) struct LogsArguments {
     /// Go on with what comes
     #[arg(short, long)]
     follow: bool,
-    /// Of the container before the last restart
-    #[arg(long, conflicts_with = "follow")]
-    previous: bool,
     /// How many lines of each
     #[arg(long, value_name = "LINES", default_value_t = 100)]
     tail: i64,
 }
 
-/// Prints them, each line behind its pod's name where there are several.
-pub(crate) async fn logs(arguments: LogsArguments) -> Result<u8, CommandError> {
-    let cluster = Cluster::open(arguments.namespace.as_deref(), arguments.context.as_deref()).await?;
-    let pods = pods_of(&cluster, &arguments).await?;
-    let name_width = pods.iter().map(String::len).max().unwrap_or_default();
-    let prefix = |pod: &str| if pods.len() > 1 { format!("{pod:<name_width$} | ") } else { String::new() };
-    if arguments.follow {
-        let all = pods.iter().map(|pod| show(&cluster, &arguments, pod, prefix(pod)));
-        futures::future::try_join_all(all).await?;
-    } else {
-        for pod in &pods {
-            show(&cluster, &arguments, pod, prefix(pod)).await?;
-        }
-    }
-    Ok(0)
+/// A pod and its container that a job's process runs in: there may be others beside it.
+struct Source {
+    pod: String,
+    container: Option<String>,
 }
 
-async fn pods_of(cluster: &Cluster, arguments: &LogsArguments) -> Result<Vec<String>, ClusterError> {
+/// Prints them, each line behind its pod's name where there are several. A pod whose log cannot be read is complained of;
+/// the others are shown.
+pub(crate) async fn logs(arguments: LogsArguments) -> Result<u8, CommandError> {
+    let cluster = Cluster::open(arguments.namespace.as_deref(), arguments.context.as_deref()).await?;
+    let sources = sources_of(&cluster, &arguments).await?;
+    let name_width = sources.iter().map(|source| source.pod.len()).max().unwrap_or_default();
+    let prefix = |pod: &str| if sources.len() > 1 { format!("{pod:<name_width$} | ") } else { String::new() };
+    let shown = sources.iter().map(|source| show(&cluster, &arguments, source, prefix(&source.pod)));
+    let at_once = if arguments.follow { sources.len() } else { 1 };
+    let mut shown = futures::stream::iter(shown).buffer_unordered(at_once);
+    let mut code = 0;
+    while let Some(shown) = shown.next().await {
+        match shown {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => break,
+            Err(error) => {
+                output::complain(&format!("error: {error}"));
+                code = error.exit_code();
+            }
+        }
+    }
+    Ok(code)
+}
+
+async fn sources_of(cluster: &Cluster, arguments: &LogsArguments) -> Result<Vec<Source>, ClusterError> {
     let job = &arguments.job;
     // A job that does not exist is told from one without pods.
     let status = cluster.job(job).await?.status.unwrap_or_default();
     let selector = ListParams::default().labels(&format!("{JOB_LABEL}={job}"));
-    let found = cluster.pods().list(&selector).await.map_err(|error| api_error("listing the job's pods", error))?;
-    let mut names: Vec<String> = found.items.iter().map(Pod::name_any).collect();
-    names.retain(|name| arguments.pod.as_ref().is_none_or(|wanted| wanted == name));
-    names.sort();
-    if !names.is_empty() {
-        return Ok(names);
+    let request = Request::new("listing the job's pods".to_owned(), "list", "pods");
+    let found = cluster.within(request, cluster.pods().list(&selector)).await?;
+    let source =
+        |pod: &Pod| Source { pod: pod.name_any(), container: pod.labels().get(COMPONENT_LABEL).map(ToOwned::to_owned) };
+    let mut sources: Vec<Source> = found.items.iter().map(source).collect();
+    sources.retain(|source| arguments.pod.as_ref().is_none_or(|wanted| *wanted == source.pod));
+    sources.sort_by(|one, other| one.pod.cmp(&other.pod));
+    if !sources.is_empty() {
+        return Ok(sources);
     }
     let why = match &arguments.pod {
         Some(pod) => format!("pod '{pod}' is none of its pods"),
@@ -81,19 +98,28 @@ async fn pods_of(cluster: &Cluster, arguments: &LogsArguments) -> Result<Vec<Str
     Err(ClusterError::NotRunning { namespace: cluster.namespace.clone(), job: job.clone(), why })
 }
 
-async fn show(cluster: &Cluster, arguments: &LogsArguments, pod: &str, prefix: String) -> Result<(), CommandError> {
+/// Breaks where nobody reads any more.
+async fn show(
+    cluster: &Cluster,
+    arguments: &LogsArguments,
+    source: &Source,
+    prefix: String,
+) -> Result<ControlFlow<()>, CommandError> {
     let parameters = LogParams {
+        container: source.container.clone(),
         follow: arguments.follow,
-        previous: arguments.previous,
         tail_lines: Some(arguments.tail),
         ..LogParams::default()
     };
-    let stream = cluster.pods().log_stream(pod, &parameters).await;
-    let mut lines = stream.map_err(|error| api_error(&format!("reading the log of pod '{pod}'"), error))?.lines();
+    let what = format!("reading the log of pod '{}'", source.pod);
+    let pods = cluster.pods();
+    let request = Request::new(what.clone(), "get", "pods/log");
+    let mut lines = cluster.within(request, pods.log_stream(&source.pod, &parameters)).await?.lines();
     while let Some(line) = lines.next().await {
-        let line =
-            line.map_err(|source| CommandError::Io { what: format!("reading the log of pod '{pod}'"), source })?;
-        output::print(&format!("{prefix}{line}\n"));
+        let line = line.map_err(|source| CommandError::Io { what: what.clone(), source })?;
+        if output::write(&format!("{prefix}{line}\n")).is_err() {
+            return Ok(ControlFlow::Break(()));
+        }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
