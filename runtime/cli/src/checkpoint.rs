@@ -38,7 +38,8 @@ Examples:
   sluice checkpoint query --manifest job.yaml 'SELECT * FROM splits'
 
 Each keyed state of an operator is a table: `uid`.`state`, or `uid` where the operator has one, or state1, state2, …
-as the list numbers them. `splits` holds the positions of sources. Names are written as they are, case included.";
+as the list numbers them. A state without rows is no table: the numbers and a bare uid hold for one checkpoint, `uid`.`state`
+for all. `splits` holds the positions of sources. Names are written as they are, case included.";
 
 const TRIGGER_EXAMPLES: &str = "\
 Examples:

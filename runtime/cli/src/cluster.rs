@@ -55,10 +55,15 @@ impl Cluster {
                 Config::from_custom_kubeconfig(read, &options).await.map_err(|error| no_config(&error))?
             }
         };
+        Self::at(config, namespace).map_err(|error| no_config(&error))
+    }
+
+    fn at(mut config: Config, namespace: Option<&str>) -> Result<Self, kube::Error> {
+        // The client's own retries would take minutes, and what the API server says would not be told.
+        config.default_retry = false;
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), ToOwned::to_owned);
         let url = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| no_config(&error))?;
-        Ok(Self { client, namespace, url, patience: API_TIMEOUT })
+        Ok(Self { client: Client::try_from(config)?, namespace, url, patience: API_TIMEOUT })
     }
 
     /// The answer to a request, if it comes in time; the client itself would wait for ever.

@@ -262,3 +262,48 @@ fn with_another_byte(name: &str, at: impl Fn(usize) -> usize) -> (Option<i32>, S
     let ran = directory.run(&line);
     (ran.code, ran.err.lines().last().unwrap().to_owned(), file.file_name().unwrap().to_str().unwrap().to_owned())
 }
+
+fn query(directory: &Directory, place: &Path, sql: Option<&str>) -> common::Ran {
+    let mut command = directory.command("checkpoint query --output json");
+    common::Ran::from(command.arg(place).args(sql).output().unwrap())
+}
+
+/// What tables there are is known from the end of a file: of the copy all else is another's bytes.
+#[test]
+fn tables_are_listed_without_reading_the_state() {
+    let directory = Directory::new("golden-tables");
+    let copy = directory.path().join("copy");
+    assert!(Command::new("cp").arg("-r").args([golden("checkpoint-v1"), copy.clone()]).status().unwrap().success());
+    let whole = query(&directory, &copy, None);
+    for file in std::fs::read_dir(&copy).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_some_and(|extension| extension == "parquet") {
+            let mut bytes = std::fs::read(&file).unwrap();
+            bytes[4..104].fill(0);
+            std::fs::write(&file, bytes).unwrap();
+        }
+    }
+    let listed = query(&directory, &copy, None);
+    assert_eq!((listed.code, &listed.out), (Some(0), &whole.out), "{listed:?}");
+    let counted = query(&directory, &golden("checkpoint-v1"), Some("SELECT COUNT(*) AS keys FROM state1"));
+    let counted: Vec<BTreeMap<String, u64>> = serde_json::from_str(&counted.out).unwrap();
+    let rows = &listed.out.lines().find(|line| line.contains("state1 ")).unwrap();
+    let said = rows.split_once("  ").unwrap().1;
+    assert!(said.replace(',', "").contains(&format!(" {} ", counted[0]["keys"])), "{counted:?}: {listed:?}");
+    assert!(rows.contains("key_group UInt16, "), "{listed:?}");
+    let damaged = query(&directory, &copy, Some("SELECT * FROM state1"));
+    assert!(damaged.err.contains("cannot be read as state"), "{damaged:?}");
+}
+
+#[test]
+fn a_query_tells_null_from_nothing_and_an_operator_without_rows_from_none() {
+    let directory = Directory::new("golden-query");
+    let ask = |sql: &str| query(&directory, &golden("checkpoint-v1"), Some(sql));
+    assert_eq!(ask("SELECT CAST(NULL AS BIGINT) AS a, 1 AS b").out, "[{\"a\":null,\"b\":1}]\n");
+    let splits: Vec<BTreeMap<String, u64>> =
+        serde_json::from_str(&ask("SELECT COUNT(*) AS splits FROM splits").out).unwrap();
+    assert!(splits[0]["splits"] > 0, "{splits:?}");
+    let stateless = ask("SELECT * FROM `counts.source(numbers)`");
+    assert!(stateless.err.contains("'counts.source(numbers)' keeps no state by key"), "{stateless:?}");
+    let unknown = ask("SELECT * FROM state9");
+    assert!(unknown.err.contains("there are state1") && unknown.err.contains("splits"), "{unknown:?}");
+}

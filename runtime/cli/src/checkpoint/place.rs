@@ -11,6 +11,7 @@ use sluice_protocol::JobId;
 use sluice_protocol::options::{IN_JOB_MANAGER, StorageOptions};
 use sluice_protocol::paths::METADATA;
 use sluice_storage::{StoreExecutor, open_store};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where to look.
@@ -85,6 +86,12 @@ impl Place {
     pub(crate) async fn get(&self, uri: &str) -> Result<Option<Bytes>, CommandError> {
         let (store, key) = self.executor.resolve(uri)?;
         Ok(store.get(&key).await?)
+    }
+
+    /// These bytes of it, cut off at its end.
+    pub(crate) async fn get_range(&self, uri: &str, range: Range<u64>) -> Result<Option<Bytes>, CommandError> {
+        let (store, key) = self.executor.resolve(uri)?;
+        Ok(store.get_range(&key, range).await?)
     }
 }
 

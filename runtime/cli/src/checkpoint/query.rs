@@ -5,21 +5,23 @@
 
 use super::inspect::{Format, choose, keyed, operators_of};
 use super::place::Place;
-use super::rows::{Rows, add_rows, read_batches};
+use super::rows::{Rows, add_rows, read_batches, read_columns};
 use crate::error::CommandError;
 use crate::output;
-use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array, new_null_array};
-use arrow::compute::cast;
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use arrow::json::ArrayWriter;
+use arrow::json::WriterBuilder;
+use arrow::json::writer::JsonArray;
 use datafusion::catalog::{MemTable, SchemaProvider, TableProvider};
 use datafusion::error::DataFusionError;
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use sluice_protocol::OperatorUid;
+use sluice_protocol::graph::OperatorKind;
 use sluice_protocol::metadata::Metadata;
+use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind};
 use sluice_sql::{SqlError, SqlErrorKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,7 +40,10 @@ struct StateTable {
     short: String,
     /// The operator has no other, so that its uid names it.
     is_only: bool,
+    /// In all files together.
     rows: u64,
+    /// Whether deltas may have overwritten some of them.
+    has_deltas: bool,
 }
 
 /// A checkpoint whose state is asked for.
@@ -58,7 +63,7 @@ pub(super) async fn query(place: Place, sql: Option<&str>, format: Format) -> Re
         return Ok(());
     };
     let context = context(&snapshot, &tables);
-    let failed = |error: DataFusionError| explain(sql, error, &tables);
+    let failed = |error: DataFusionError| explain(sql, error, &tables, &snapshot.metadata);
     let allowed = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     let rows = context.sql_with_options(sql, allowed).await.map_err(failed)?;
     let schema: SchemaRef = Arc::clone(rows.schema().inner());
@@ -71,33 +76,37 @@ pub(super) async fn query(place: Place, sql: Option<&str>, format: Format) -> Re
     Ok(())
 }
 
-/// The keyed states, in the order of the graph and of their names.
+/// The keyed states that have rows, in the order of the graph and of their names.
 fn tables_of(metadata: &Metadata) -> Vec<StateTable> {
     let mut tables = Vec::new();
     for (info, snapshots) in operators_of(metadata) {
-        let mut rows: BTreeMap<&str, u64> = BTreeMap::new();
-        keyed(&snapshots).for_each(|(_, handle)| *rows.entry(&handle.name).or_default() += handle.rows);
-        let is_only = rows.len() == 1;
-        for (state, rows) in rows {
+        let mut states: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
+        for (_, handle) in keyed(&snapshots) {
+            let (rows, has_deltas) = states.entry(&handle.name).or_default();
+            *rows += handle.rows;
+            *has_deltas |= handle.kind == KeyedStateKind::Delta;
+        }
+        let is_only = states.len() == 1;
+        for (state, (rows, has_deltas)) in states {
+            let (uid, state) = (info.uid.clone(), state.to_owned());
             let short = format!("state{}", tables.len() + 1);
-            tables.push(StateTable { uid: info.uid.clone(), state: state.to_owned(), short, is_only, rows });
+            tables.push(StateTable { uid, state, short, is_only, rows, has_deltas });
         }
     }
     tables
 }
 
+/// What tables there are, by what `_metadata` and the end of one file of each say.
 async fn list(snapshot: &Snapshot, tables: &[StateTable]) -> Result<String, CommandError> {
     let mut rows = Vec::new();
     for table in tables {
         let named = format!("`{}`.`{}`", table.uid, table.state);
-        let batches = snapshot.read(table).await?;
-        let columns: Vec<String> = schema_of(&batches)
-            .fields()
-            .iter()
-            .map(|field| format!("{} {}", field.name(), field.data_type()))
-            .collect();
-        let count: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        rows.push(vec![table.short.clone(), named, output::thousands(count as u64), columns.join(", ")]);
+        let columns = snapshot.columns(table).await?;
+        let columns: Vec<String> =
+            columns.iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect();
+        let count = output::thousands(table.rows);
+        let count = if table.has_deltas { format!("up to {count}") } else { count };
+        rows.push(vec![table.short.clone(), named, count, columns.join(", ")]);
     }
     let splits = snapshot.splits().map_err(|error| snapshot.unreadable(&error))?;
     let columns = "uid Utf8, subtask UInt32, split Utf8, state Utf8".to_owned();
@@ -177,27 +186,38 @@ impl SchemaProvider for StateSchema {
 }
 
 impl Snapshot {
-    /// All rows of a state, over all subtasks, under one schema.
-    async fn read(&self, table: &StateTable) -> Result<Vec<RecordBatch>, CommandError> {
+    /// The pieces of a state, over all subtasks.
+    fn handles(&self, table: &StateTable) -> Vec<&KeyedStateHandle> {
         let of_operator: Vec<_> = self.metadata.operators.iter().filter(|snapshot| snapshot.uid == table.uid).collect();
-        let handles = keyed(&of_operator).map(|(_, handle)| handle).filter(|handle| handle.name == table.state);
-        let batches = read_batches(&self.place, &self.directory, handles).await?;
+        keyed(&of_operator).map(|(_, handle)| handle).filter(|handle| handle.name == table.state).collect()
+    }
+
+    async fn columns(&self, table: &StateTable) -> Result<Vec<FieldRef>, CommandError> {
+        match self.handles(table).first() {
+            Some(handle) => read_columns(&self.place, &self.directory, handle).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// All rows of a state, under one schema: its files are of one attempt of one program, which all have the same columns.
+    async fn read(&self, table: &StateTable) -> Result<Vec<RecordBatch>, CommandError> {
+        let batches = read_batches(&self.place, &self.directory, self.handles(table).into_iter()).await?;
         let schema = schema_of(&batches);
-        let conformed = batches.iter().map(|batch| conform(batch, &schema)).collect::<Result<Vec<_>, _>>();
-        conformed.map_err(|error| self.unreadable(&error))
+        let same = |batch: &RecordBatch| RecordBatch::try_new(Arc::clone(&schema), batch.columns().to_vec());
+        batches.iter().map(same).collect::<Result<_, _>>().map_err(|error| self.unreadable(&error))
     }
 
     /// Where a restore reads on.
     fn splits(&self) -> Result<RecordBatch, ArrowError> {
         let operators = self.metadata.operators.iter();
-        let all: Vec<_> =
-            operators.flat_map(|operator| operator.splits.iter().map(move |split| (operator, split))).collect();
-        let all = || all.iter();
+        let all = operators.flat_map(|operator| operator.splits.iter().map(move |split| (operator, split)));
+        // Arrays are made of what says how long it is.
+        let all: Vec<_> = all.collect();
         let columns: [(&str, ArrayRef); 4] = [
-            ("uid", Arc::new(StringArray::from_iter_values(all().map(|(operator, _)| &operator.uid.0)))),
-            ("subtask", Arc::new(UInt32Array::from_iter_values(all().map(|(operator, _)| operator.subtask.0)))),
-            ("split", Arc::new(StringArray::from_iter_values(all().map(|(_, split)| &split.split)))),
-            ("state", Arc::new(StringArray::from_iter_values(all().map(|(_, split)| split.state.to_string())))),
+            ("uid", Arc::new(StringArray::from_iter_values(all.iter().map(|(operator, _)| &operator.uid.0)))),
+            ("subtask", Arc::new(UInt32Array::from_iter_values(all.iter().map(|(operator, _)| operator.subtask.0)))),
+            ("split", Arc::new(StringArray::from_iter_values(all.iter().map(|(_, split)| &split.split)))),
+            ("state", Arc::new(StringArray::from_iter_values(all.iter().map(|(_, split)| split.state.to_string())))),
         ];
         RecordBatch::try_from_iter(columns)
     }
@@ -207,21 +227,11 @@ impl Snapshot {
     }
 }
 
-/// The columns of the newest file: the first batch is its.
+/// As in the files, all of them nullable.
 fn schema_of(batches: &[RecordBatch]) -> SchemaRef {
-    let Some(newest) = batches.first() else { return Arc::new(Schema::empty()) };
-    let nullable = |field: &Arc<Field>| Field::new(field.name(), field.data_type().clone(), true);
-    Arc::new(Schema::new(newest.schema_ref().fields().iter().map(nullable).collect::<Vec<_>>()))
-}
-
-/// Older files may lack columns that a changed program has added.
-fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-    let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
-        Some(column) => cast(column, field.data_type()),
-        None => Ok(new_null_array(field.data_type(), batch.num_rows())),
-    };
-    let columns = schema.fields().iter().map(column).collect::<Result<Vec<_>, _>>()?;
-    RecordBatch::try_new(Arc::clone(schema), columns)
+    let Some(first) = batches.first() else { return Arc::new(Schema::empty()) };
+    let nullable = |field: &FieldRef| Field::new(field.name(), field.data_type().clone(), true);
+    Arc::new(Schema::new(first.schema_ref().fields().iter().map(nullable).collect::<Vec<_>>()))
 }
 
 fn as_table(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<String, ArrowError> {
@@ -232,7 +242,7 @@ fn as_table(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<String, Arrow
 }
 
 fn as_json(batches: &[RecordBatch]) -> Result<String, ArrowError> {
-    let mut writer = ArrayWriter::new(Vec::new());
+    let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(Vec::new());
     writer.write_batches(&batches.iter().collect::<Vec<_>>())?;
     writer.finish()?;
     let mut text = String::from_utf8(writer.into_inner()).map_err(|error| ArrowError::JsonError(error.to_string()))?;
@@ -241,7 +251,7 @@ fn as_json(batches: &[RecordBatch]) -> Result<String, ArrowError> {
 }
 
 /// Says what is wrong with the query, and where; a table that cannot be read says so itself.
-fn explain(sql: &str, error: DataFusionError, tables: &[StateTable]) -> CommandError {
+fn explain(sql: &str, error: DataFusionError, tables: &[StateTable], metadata: &Metadata) -> CommandError {
     let error = match error {
         DataFusionError::External(cause) => match cause.downcast::<CommandError>() {
             Ok(cause) => return *cause,
@@ -256,9 +266,8 @@ fn explain(sql: &str, error: DataFusionError, tables: &[StateTable]) -> CommandE
         Some((message, at)) => (message, at.line, at.column),
         None => split_place(&said),
     };
-    let names: BTreeSet<&str> = tables.iter().map(|table| table.short.as_str()).chain([SPLITS]).collect();
     let hint = if message.contains("not found") && message.contains("table") {
-        format!("; there are {}", names.into_iter().collect::<Vec<_>>().join(", "))
+        no_such_table(&message, tables, metadata)
     } else {
         String::new()
     };
@@ -270,6 +279,22 @@ fn explain(sql: &str, error: DataFusionError, tables: &[StateTable]) -> CommandE
         column,
         source_line: source_line.unwrap_or_default().to_owned(),
     })
+}
+
+/// Tells an operator that has no rows from a name that is none.
+fn no_such_table(message: &str, tables: &[StateTable], metadata: &Metadata) -> String {
+    let name = message.split_once('\'').and_then(|(_, behind)| behind.rsplit_once('\'')).map_or("", |(name, _)| name);
+    let is_named = |uid: &OperatorUid| format!(".{name}.").contains(&format!(".{uid}."));
+    let has_rows = |uid: &OperatorUid| tables.iter().any(|table| table.uid == *uid);
+    let mut operators = metadata.vertices.iter().flat_map(|vertex| &vertex.operators);
+    match operators.find(|info| is_named(&info.uid) && !has_rows(&info.uid)) {
+        Some(info) if info.kind == OperatorKind::Keyed => format!("; '{}' has no rows in this checkpoint", info.uid),
+        Some(info) => format!("; '{}' keeps no state by key", info.uid),
+        None => {
+            let names = tables.iter().map(|table| table.short.as_str()).chain([SPLITS]);
+            format!("; there are {}", names.collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 /// The place that the SQL parser puts behind its words.

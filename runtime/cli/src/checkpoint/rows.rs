@@ -3,10 +3,18 @@
 use super::place::Place;
 use crate::error::CommandError;
 use arrow::array::RecordBatch;
+use arrow::datatypes::FieldRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bytes::Bytes;
+use parquet::arrow::parquet_to_arrow_schema;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaDataReader;
+use sluice_engine::state::file::DELETED;
 use sluice_engine::state::merged::MergedState;
 use sluice_protocol::state::{Checksum, KeyedStateHandle, KeyedStateKind, StateData};
+
+/// How much of a file's end is read first: few have more columns and parts than this describes.
+const FOOTER: u64 = 64 * 1024;
 
 /// Rows with the names of their columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +59,44 @@ pub(crate) async fn read_batches<'a>(
         batches.extend(read.map_err(|error| CommandError::State { place, detail: error.to_string() })?);
     }
     Ok(batches)
+}
+
+/// The columns of a piece of state; of a file no more is read than its end, where they stand.
+pub(crate) async fn read_columns(
+    place: &Place,
+    directory: &str,
+    handle: &KeyedStateHandle,
+) -> Result<Vec<FieldRef>, CommandError> {
+    let data = handle.data.resolve(directory);
+    let (uri, size) = match &data {
+        StateData::Inline { bytes } => (format!("{directory}/_metadata"), bytes.len() as u64),
+        StateData::File { path, size, .. } => (path.clone(), *size),
+    };
+    let unreadable = |detail: String| CommandError::State { place: uri.clone(), detail };
+    let mut reader = ParquetMetaDataReader::new();
+    let mut length = size.min(FOOTER);
+    loop {
+        let end = match &data {
+            StateData::Inline { bytes } => Some(Bytes::from(bytes.clone())),
+            StateData::File { path, .. } => place.get_range(path, size - length..size).await?,
+        };
+        let end = end.ok_or_else(|| unreadable("it does not exist".to_owned()))?;
+        match reader.try_parse_sized(&end, size) {
+            Ok(()) => break,
+            Err(ParquetError::NeedMoreData(more))
+                if (length..=size).contains(&(more as u64)) && more as u64 != length =>
+            {
+                length = more as u64;
+            }
+            Err(error) => return Err(unreadable(error.to_string())),
+        }
+    }
+    let columns = reader.finish().and_then(|metadata| {
+        let file = metadata.file_metadata();
+        parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())
+    });
+    let columns = columns.map_err(|error| unreadable(error.to_string()))?;
+    Ok(columns.fields().iter().filter(|field| field.name() != DELETED).cloned().collect())
 }
 
 /// The bytes of a piece of state, and where they lie.

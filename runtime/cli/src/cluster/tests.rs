@@ -18,8 +18,7 @@ async fn cluster(answers: Vec<(&'static str, u16, Value)>) -> Cluster {
             tokio::spawn(answer(stream, answers.clone()));
         }
     });
-    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
-    Cluster { client, namespace: "streams".to_owned(), url, patience: Duration::from_secs(2) }
+    Cluster::at(kube::Config::new(url.parse().unwrap()), Some("streams")).unwrap()
 }
 
 async fn answer(stream: TcpStream, answers: Vec<(&'static str, u16, Value)>) {
@@ -106,14 +105,8 @@ async fn nobody_waits_for_ever() {
     let waiting = tokio::time::timeout(Duration::from_secs(30), silent.job("pv"));
     let error = waiting.await.expect("it gives up by itself").unwrap_err();
     assert!(error.is_unreachable() && error.to_string().ends_with("cannot be asked: no answer within 50ms"), "{error}");
-    let nobody = Cluster { client: client_of_nobody().await, ..silent };
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let nobody = Cluster::at(kube::Config::new(format!("http://{free}/").parse().unwrap()), None).unwrap();
     let said = nobody.job("pv").await.unwrap_err().to_string();
     assert!(said.contains("refused"), "the cause is told: {said}");
-}
-
-/// Of an address where nothing listens.
-async fn client_of_nobody() -> kube::Client {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap()
 }
