@@ -119,14 +119,14 @@ impl KafkaSinkFactory {
 impl SinkFactory for KafkaSinkFactory {
     fn create(&self) -> Result<Box<dyn Sink>, TaskError> {
         let options = Arc::clone(&self.options);
-        if options.is_exactly_once {
+        if options.guarantee == DeliveryGuarantee::ExactlyOnce {
             return Ok(Box::new(Transactional::new(writer::TransactionalWriter::new(options))));
         }
         Ok(Box::new(sink::KafkaWriter::new(options)))
     }
 
     fn guarantee(&self) -> DeliveryGuarantee {
-        if self.options.is_exactly_once { DeliveryGuarantee::ExactlyOnce } else { DeliveryGuarantee::AtLeastOnce }
+        self.options.guarantee
     }
 
     fn keeps_for(&self) -> Option<TimeSpan> {
@@ -136,7 +136,8 @@ impl SinkFactory for KafkaSinkFactory {
 
     fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
         let committer = || committer::KafkaCommitter::new(Arc::clone(&self.options), context);
-        Ok(self.options.is_exactly_once.then(|| Box::new(committer()) as Box<dyn Committer>))
+        let commits = self.options.guarantee == DeliveryGuarantee::ExactlyOnce;
+        Ok(commits.then(|| Box::new(committer()) as Box<dyn Committer>))
     }
 
     fn buffered_bytes(&self) -> u64 {

@@ -61,6 +61,14 @@ pub trait Sink: Send {
         Ok(true)
     }
 
+    /// All input was read: whether all that was written has arrived; asked as [`Sink::flush`] is.
+    ///
+    /// # Errors
+    /// As there.
+    fn finish(&mut self) -> Result<bool, TaskError> {
+        self.flush()
+    }
+
     /// The handles of what was staged for this checkpoint, and of all before it that are not known to be in a complete
     /// one (K3). Called once per checkpoint, when all is flushed. A sink without transactions has none.
     ///
@@ -81,6 +89,8 @@ pub trait Sink: Send {
 /// What becomes of a row when a job fails and restores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryGuarantee {
+    /// It may be missing or there more than once: no checkpoint waits for it to arrive.
+    None,
     /// It is written, perhaps more than once.
     AtLeastOnce,
     /// It becomes visible once, with its checkpoint (S1).

@@ -8,7 +8,7 @@ use super::written::WrittenMetadata;
 use crate::format::{self, DeadLetters, Format, NAMES, Name, RowEncoder};
 use crate::options::{self, CONNECTOR, Known, Options};
 use arrow::datatypes::Schema;
-use sluice_engine::sink::AcceptedKinds;
+use sluice_engine::sink::{AcceptedKinds, DeliveryGuarantee};
 use sluice_engine::table::{TableDescriptor, TableError};
 use std::time::Duration;
 
@@ -217,8 +217,8 @@ pub(super) struct SinkOptions {
     pub(super) metadata: WrittenMetadata,
     /// Which rows it takes: by key the last one stands.
     pub(super) kinds: AcceptedKinds,
-    /// Whether rows become visible with checkpoints.
-    pub(super) is_exactly_once: bool,
+    /// Whether rows become visible with checkpoints, or checkpoints wait for them at least.
+    pub(super) guarantee: DeliveryGuarantee,
     /// What transactional ids begin with.
     pub(super) transactional_id_prefix: String,
     /// Whether the job goes on without a transaction that is lost.
@@ -296,8 +296,13 @@ fn build_sink(
     if topic.contains(';') {
         return Err(options.wrong("topic", topic, "one topic, since a sink writes to one"));
     }
-    let guarantees = [("at-least-once", false), ("none", false), ("exactly-once", true)];
-    let is_exactly_once = options.choice("sink.delivery-guarantee", &guarantees)?.unwrap_or(false);
+    let guarantees = [
+        ("at-least-once", DeliveryGuarantee::AtLeastOnce),
+        ("none", DeliveryGuarantee::None),
+        ("exactly-once", DeliveryGuarantee::ExactlyOnce),
+    ];
+    let guarantee = options.choice("sink.delivery-guarantee", &guarantees)?.unwrap_or(DeliveryGuarantee::AtLeastOnce);
+    let is_exactly_once = guarantee == DeliveryGuarantee::ExactlyOnce;
     let transactional_id_prefix = options.text("sink.transactional-id-prefix").unwrap_or_default().to_owned();
     let skips_lost = options.choice("sink.commit-failure", &[("fail", false), ("skip", true)])?.unwrap_or(false);
     if !is_exactly_once && !transactional_id_prefix.is_empty() {
@@ -327,7 +332,7 @@ fn build_sink(
         value,
         metadata: WrittenMetadata::new(options.table()).map_err(|what| options::error(options.table(), None, what))?,
         kinds,
-        is_exactly_once,
+        guarantee,
         transactional_id_prefix,
         skips_lost,
         transaction_timeout,

@@ -1,4 +1,4 @@
-//! One subtask's writer to a topic: at-least-once, and what the exactly-once one shares with it.
+//! One subtask's writer to a topic: at-least-once or without a guarantee, and what the exactly-once one shares with it.
 //!
 //! The producer is idempotent, so that retries keep the order of a key. Rows that librdkafka has no room for wait in
 //! a backlog, and while there is one the sink is not writable. A flush is done when every message was acknowledged;
@@ -14,14 +14,17 @@ use rdkafka::{ClientContext, Message as _};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
-use sluice_engine::sink::{AcceptedKinds, Sink, SinkContext};
+use sluice_engine::sink::{AcceptedKinds, DeliveryGuarantee, Sink, SinkContext};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// With more messages than this on their way the sink takes no rows; librdkafka's own limit is above it.
 pub(super) const HIGH_WATER: usize = 50_000;
+
+/// So long a writer without a guarantee waits at its end for rows on their way.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// The task is woken after this many deliveries while it waits for room.
 const WAKE_EVERY: usize = 1024;
@@ -286,8 +289,30 @@ impl Sink for KafkaWriter {
         Ok(writing.backlog.is_empty() && writing.pending() < HIGH_WATER)
     }
 
+    /// Without a guarantee no checkpoint waits for the brokers; that a row was given up is told all the same.
     fn flush(&mut self) -> Result<bool, TaskError> {
+        if self.options.guarantee != DeliveryGuarantee::None {
+            return self.finish();
+        }
+        let options = Arc::clone(&self.options);
+        self.writing()?.advance(&options).map(|()| true)
+    }
+
+    fn finish(&mut self) -> Result<bool, TaskError> {
         let options = Arc::clone(&self.options);
         self.writing()?.has_arrived(&options)
+    }
+}
+
+impl Drop for KafkaWriter {
+    /// A job that is stopped has taken its last checkpoint without waiting: what is on its way gets a moment.
+    fn drop(&mut self) {
+        let is_unsure = self.options.guarantee == DeliveryGuarantee::None;
+        if let Some(writing) = self.writing.as_ref().filter(|writing| is_unsure && writing.pending() > 0) {
+            let left = writing.producer.flush(LAST_MOMENT);
+            if let Err(error) = left {
+                tracing::warn!(%error, table = self.options.table, "rows without a delivery guarantee may be lost");
+            }
+        }
     }
 }

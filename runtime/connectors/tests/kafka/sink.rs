@@ -188,3 +188,32 @@ fn a_record_that_the_broker_refuses_fails_the_flush() {
     assert!(matches!(failed, TaskError::External(_)), "{failed:?}");
     assert!(failed.to_string().contains(&topic), "{failed}");
 }
+
+/// Rows linger at the client for longer than the test takes, as if no broker answered.
+#[test]
+fn without_a_guarantee_no_checkpoint_waits_for_rows_and_they_can_be_lost() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let lingers = ("properties.linger.ms", "60000");
+    let begun = |guarantee: &str| {
+        let topic = create_topic(&bootstrap, "guarantee", 1);
+        let options = [lingers, ("sink.delivery-guarantee", guarantee)];
+        let mut writer = upsert(&bootstrap, &topic, &options).unwrap();
+        writer.write(batch(&[(RowKind::Insert, "app1", 1)]));
+        (topic, writer)
+    };
+    let (_, mut waiting) = begun("at-least-once");
+    assert!(!waiting.sink.flush().unwrap(), "its checkpoint waits");
+
+    // A process that is killed behind the checkpoint takes them along.
+    let (topic, mut killed) = begun("none");
+    assert!(killed.sink.flush().unwrap());
+    std::mem::forget(killed);
+    assert_eq!(read_all(&bootstrap, &topic), []);
+
+    // The end of all input waits for them; one that is stopped sends them.
+    let (topic, mut ended) = begun("none");
+    assert!(!ended.sink.finish().unwrap());
+    assert!(ended.sink.flush().unwrap());
+    drop(ended);
+    assert_eq!(read_all(&bootstrap, &topic).len(), 1);
+}

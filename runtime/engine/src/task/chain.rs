@@ -231,6 +231,14 @@ impl Chain {
         }
     }
 
+    /// The same at the end of all input.
+    pub(super) fn has_finished(&mut self) -> Result<bool, TaskError> {
+        match &mut self.end.sink {
+            Some(end) => Ok(end.write_kept()? && end.sink.finish()?),
+            None => Ok(true),
+        }
+    }
+
     pub(super) fn send_barrier(&mut self, barrier: &Barrier) -> Result<(), TaskError> {
         self.end.edges.iter_mut().try_for_each(|edge| edge.control(&Frame::Barrier(barrier.clone())))
     }

@@ -151,7 +151,11 @@ impl Task {
 
     /// Does what waits for the sink; says whether it could.
     pub(super) fn complete_waiting(&mut self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
-        if !running.chain.is_flushed()? {
+        let is_through = match running.waiting {
+            Some(Waiting::End) => running.chain.has_finished()?,
+            _ => running.chain.is_flushed()?,
+        };
+        if !is_through {
             return Ok(false);
         }
         match running.waiting.take() {

@@ -60,7 +60,7 @@ impl Translator<'_> {
         sent.push(calc_info(self.uids, self.calcs, bad.describe()), "Calc", operators::filter_project(&bad));
         let kind = match factory.guarantee() {
             DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
-            DeliveryGuarantee::AtLeastOnce => OperatorKind::Sink,
+            DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::None => OperatorKind::Sink,
         };
         let description =
             format!("Sink(table=[{name}], fields=[{}], deadLettersOf=[{}])", names(&bad.schema()), table.name());

@@ -115,7 +115,7 @@ impl Translator<'_> {
         late.push(info, "Calc", operators::filter_project(&of_rows));
         let kind = match factory.guarantee() {
             DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
-            DeliveryGuarantee::AtLeastOnce => OperatorKind::Sink,
+            DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::None => OperatorKind::Sink,
         };
         let description = format!("Sink(table=[{name}], fields=[{}], lateRowsOf=[{uid}])", names(&of_rows.schema()));
         let info = OperatorInfo { uid: OperatorUid(format!("{uid}.late-rows")), kind, description };

@@ -192,6 +192,7 @@ impl Translator<'_> {
         let (kind, delivery) = match target.factory.guarantee() {
             DeliveryGuarantee::ExactlyOnce => (OperatorKind::TransactionalSink, ", delivery=[exactly-once]"),
             DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ""),
+            DeliveryGuarantee::None => (OperatorKind::Sink, ", delivery=[none]"),
         };
         let description = format!("Sink(table=[{name}], fields=[{}]{delivery})", names(&target.schema));
         let info = OperatorInfo { uid: self.uids.sink(), kind, description };
