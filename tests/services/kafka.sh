@@ -11,6 +11,9 @@
 #   SLUICE_KAFKA_HEAP     largest heap                      (256m)
 #   SLUICE_KAFKA_COMPILER 1: starts fast; 4: runs fast      (1)
 #   SLUICE_KAFKA_EXTRA    further lines of server.properties
+#   SLUICE_KAFKA_VERSION  of the broker                     (4.4.0)
+#   SLUICE_KAFKA_FEATURES levels of features that data are made with, such as transaction.version=1, with spaces between   (the newest)
+#   SLUICE_KAFKA_CLUSTER  what the cluster calls itself     (sluice-test-cluster-01)
 #
 # `start` returns when the broker takes clients, and prints its addresses. After kill9, `start` finds all that was
 # acknowledged. `tool org.apache.kafka.tools.TopicCommand --list …` runs one of Kafka's own tools.
@@ -26,7 +29,8 @@ PID_FILE=$STATE/pid
 PORT=${SLUICE_KAFKA_PORT:-19092}
 BRIDGE=${SLUICE_KAFKA_BRIDGE:-}
 SECURE=${SLUICE_KAFKA_SECURE:-}
-JARS=$CACHE/kafka
+VERSION=${SLUICE_KAFKA_VERSION:-4.4.0}
+JARS=$CACHE/kafka-$VERSION
 LOG=$STATE/kafka.log
 PROPERTIES=$STATE/server.properties
 
@@ -80,7 +84,8 @@ install_jars() {
   if [ "$(cat "$JARS/sum" 2>/dev/null)" != "$sum" ]; then
     command -v mvn >/dev/null || fail "Maven is missing: it brings Kafka's jars"
     rm -rf "$JARS/jars" "$JARS/classes.jsa"
-    mvn -q -B -f "$HERE/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$JARS/jars" >&2
+    mvn -q -B -f "$HERE/pom.xml" -Dkafka.version="$VERSION" dependency:copy-dependencies \
+      -DincludeScope=runtime -DoutputDirectory="$JARS/jars" >&2
     write_class_archive
     echo "$sum" >"$JARS/sum"
   fi
@@ -155,15 +160,16 @@ P
 
 # start_broker JAVA-OPTION…: ready is when the broker says so (it is then unfenced) and its port takes connections.
 start_broker() {
-  local options=("${JAVA_OPTIONS[@]}" "$@") scram=()
+  local options=("${JAVA_OPTIONS[@]}" "$@") format=(-t "${SLUICE_KAFKA_CLUSTER:-sluice-test-cluster-01}") feature
+  for feature in ${SLUICE_KAFKA_FEATURES:-}; do format+=(--feature "$feature"); done
   if [ -n "$SECURE" ]; then
     make_certificates >>"$LOG" 2>&1 || fail "can't make certificates with openssl; see $LOG"
-    scram=(--add-scram 'SCRAM-SHA-512=[name=carol,password=carol secret]')
+    format+=(--add-scram 'SCRAM-SHA-512=[name=carol,password=carol secret]')
   fi
   write_properties
   if [ ! -f "$STATE/data/meta.properties" ]; then
     java "${options[@]}" -cp "$(class_path)" kafka.tools.StorageTool format --ignore-formatted \
-      -t sluice-test-cluster-01 -c "$PROPERTIES" "${scram[@]}" >>"$LOG" 2>&1 || fail "can't format $STATE/data; see $LOG"
+      -c "$PROPERTIES" "${format[@]}" >>"$LOG" 2>&1 || fail "can't format $STATE/data; see $LOG"
   fi
   local before
   before=$(stat -c %s "$LOG" 2>/dev/null || echo 0)

@@ -194,6 +194,8 @@ pub(super) struct Cluster {
     properties: ClientProperties,
     connections: BTreeMap<String, Connection>,
     coordinators: BTreeMap<String, String>,
+    /// What the cluster calls itself, once it was asked; forgotten with a connection, which may lead elsewhere then.
+    id: Option<String>,
 }
 
 impl Cluster {
@@ -214,6 +216,7 @@ impl Cluster {
             properties: properties.clone(),
             connections: BTreeMap::new(),
             coordinators: BTreeMap::new(),
+            id: None,
         }
     }
 
@@ -238,6 +241,7 @@ impl Cluster {
 
     fn forget_broker(&mut self, address: &str) {
         self.connections.remove(address);
+        self.id = None;
         self.coordinators.retain(|_, at| at != address);
     }
 
@@ -279,6 +283,16 @@ impl Cluster {
         let address = format!("{}:{}", found.host.as_str(), found.port);
         self.coordinators.insert(transactional_id.to_owned(), address.clone());
         Ok(address)
+    }
+
+    /// What the cluster calls itself; `None`: it does not say.
+    pub(super) fn id(&mut self) -> Result<Option<String>, Trouble> {
+        if self.id.is_none() {
+            let request = MetadataRequest::default().with_topics(Some(Vec::new()));
+            let answer = self.ask_any(9, &request)?;
+            self.id = answer.cluster_id.map(|id| id.as_str().to_owned());
+        }
+        Ok(self.id.clone())
     }
 
     /// All brokers, by number and address.

@@ -47,6 +47,33 @@ fn again(trouble: impl ToString) -> CommitError {
 }
 
 impl KafkaCommitter {
+    /// What is not where it is looked for: lost, unless another cluster was asked than the one that has it (S6).
+    fn lost(&mut self, handle: &Handle, reason: String) -> CommitError {
+        match self.other_cluster(handle) {
+            Err(trouble) => again(trouble),
+            Ok(Some(message)) => CommitError::Retriable(message),
+            Ok(None) if self.options.skips_lost => CommitError::GivenUp(reason),
+            Ok(None) => CommitError::Lost(reason),
+        }
+    }
+
+    fn other_cluster(&mut self, handle: &Handle) -> Result<Option<String>, Trouble> {
+        let Some(meant) = &handle.cluster else { return Ok(None) };
+        let reached = self.transactions.cluster_id()?.filter(|reached| reached != meant);
+        let message = |reached| {
+            format!(
+                "the transaction of '{}' is in the Kafka cluster with the id '{meant}', but 'properties.bootstrap.servers' ({}) of \
+                 table '{}' leads to the cluster '{reached}', which does not have it: lead it to '{meant}' until all is \
+                 committed, or, when that is gone for good, give the output up by restore.abandonSinks: [{}]",
+                handle.transactional_id,
+                self.options.properties.bootstrap_servers(),
+                self.options.table,
+                self.context.sink,
+            )
+        };
+        Ok(reached.map(message))
+    }
+
     fn begin_commit(&mut self, handle: &Handle) -> Result<(), Trouble> {
         let found = self.transactions.describe(&handle.transactional_id)?;
         if handle.judge(found.as_ref()) == Verdict::Commit { self.transactions.end(handle) } else { Ok(()) }
@@ -80,8 +107,7 @@ impl Committer for KafkaCommitter {
                     return Ok(if sent { Commit::Committed } else { Commit::AlreadyCommitted });
                 }
                 Verdict::SettledBefore => return Ok(Commit::AlreadyCommitted),
-                Verdict::Lost(reason) if self.options.skips_lost => return Err(CommitError::GivenUp(reason)),
-                Verdict::Lost(reason) => return Err(CommitError::Lost(reason)),
+                Verdict::Lost(reason) => return Err(self.lost(&handle, reason)),
             }
         }
     }

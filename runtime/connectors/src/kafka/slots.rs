@@ -9,6 +9,7 @@ use super::cluster::Trouble;
 use super::options::SinkOptions;
 use super::sink::{Deliveries, KafkaProducer, Writing, build_producer};
 use super::transactions::{Described, Handle, State, Transactions};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
@@ -22,6 +23,10 @@ use std::time::{Duration, Instant};
 
 /// A producer that could not be made is tried again after so long.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// A producer that a row waits for and that cannot be made in this time fails the task, which begins again by the restart
+/// strategy and says why.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The brokers' default for the largest timeout, where they do not tell theirs.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
@@ -42,6 +47,7 @@ pub(super) struct Slot {
 pub(super) struct Ready {
     id: String,
     found: Option<Described>,
+    cluster: Option<String>,
 }
 
 impl Ready {
@@ -61,6 +67,7 @@ impl Ready {
             )));
         };
         let handle = Handle {
+            cluster: self.cluster.clone(),
             transactional_id: self.id.clone(),
             producer_id: found.producer_id,
             epoch: found.epoch,
@@ -82,6 +89,11 @@ enum Order {
 enum Answer {
     Made(Box<Slot>),
     Renewed(Box<Slot>),
+    /// Neither: it will not be, or not in time.
+    Failed {
+        is_renewed: bool,
+        error: TaskError,
+    },
 }
 
 /// Makes slots, in the order they are asked for.
@@ -121,22 +133,31 @@ impl Maker {
         let begun = producer.init_transactions(OPEN_TIMEOUT).and_then(|()| producer.begin_transaction());
         match begun {
             Ok(()) => Ok(Slot { number, id, writing: Writing::new(producer, deliveries) }),
-            Err(error) => Err(TaskError::Unavailable(format!(
-                "table '{}': the Kafka brokers at {} do not take a transaction with transactional id '{id}': {error}. The \
-                 principal needs WRITE and DESCRIBE on transactional ids that begin with '{}', and \
-                 'properties.transaction.timeout.ms' must not be above the brokers' transaction.max.timeout.ms",
-                self.options.table,
-                self.options.properties.bootstrap_servers(),
-                self.options.transactional_id_prefix,
-            ))),
+            Err(error) => Err(self.refusal(&id, &error)),
         }
     }
 
-    /// As often as it takes; `None`: the writer is gone.
-    fn make(&self, number: u64) -> Option<Slot> {
+    /// Why there is no transaction. What brokers refuse for good is the user's to mend; anything else may pass.
+    fn refusal(&self, id: &str, error: &KafkaError) -> TaskError {
+        let message = format!(
+            "table '{}': the Kafka brokers at {} do not take a transaction with transactional id '{id}': {error}. The \
+             principal needs WRITE and DESCRIBE on transactional ids that begin with '{}', and \
+             'properties.transaction.timeout.ms' must not be above the brokers' transaction.max.timeout.ms",
+            self.options.table,
+            self.options.properties.bootstrap_servers(),
+            self.options.transactional_id_prefix,
+        );
+        if is_for_good(error) { TaskError::BadProgram(message) } else { TaskError::Unavailable(message) }
+    }
+
+    /// Tried again until [`PATIENCE`] is over, unless it is refused for good; `None`: the writer is gone.
+    fn make(&self, number: u64) -> Option<Result<Slot, TaskError>> {
+        let deadline = Instant::now() + PATIENCE;
         while !self.is_over.load(Ordering::Acquire) {
             match self.build(number).and_then(|parts| self.begin(number, parts)) {
-                Ok(slot) => return Some(slot),
+                Ok(slot) => return Some(Ok(slot)),
+                Err(error @ TaskError::BadProgram(_)) => return Some(Err(error)),
+                Err(error) if Instant::now() >= deadline => return Some(Err(error)),
                 Err(error) => tracing::warn!(%error, "tried again"),
             }
             std::thread::sleep(PAUSE);
@@ -146,10 +167,10 @@ impl Maker {
 
     /// The transaction is committed, of which librdkafka has not heard: it commits again, which the coordinator takes for
     /// done. Where that is not so (the transaction was lost, and given up) the id is initialised anew.
-    fn renew(&self, slot: Slot) -> Option<Slot> {
+    fn renew(&self, slot: Slot) -> Option<Result<Slot, TaskError>> {
         let producer = &slot.writing.producer;
         match producer.commit_transaction(RENEWAL).and_then(|()| producer.begin_transaction()) {
-            Ok(()) => Some(Slot { writing: slot.writing.anew(), ..slot }),
+            Ok(()) => Some(Ok(Slot { writing: slot.writing.anew(), ..slot })),
             Err(error) => {
                 tracing::info!(%error, id = slot.id, "a producer is made anew");
                 let number = slot.number;
@@ -158,6 +179,20 @@ impl Maker {
             }
         }
     }
+}
+
+/// Whether only a person can mend it: rights, or a timeout that the brokers do not allow.
+fn is_for_good(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::TransactionalIdAuthorizationFailed
+                | Code::ClusterAuthorizationFailed
+                | Code::TopicAuthorizationFailed
+                | Code::InvalidTransactionTimeout
+        )
+    )
 }
 
 /// After how long brokers are to abort a transaction (S4): as the user says, else as long as they allow.
@@ -191,6 +226,8 @@ pub(super) struct Keeper {
     /// The number of the last question.
     asked: u64,
     ready: VecDeque<Slot>,
+    /// Why the last one was not made.
+    failure: Option<TaskError>,
     next: u64,
     is_making: bool,
     /// Slots that are being renewed.
@@ -222,10 +259,19 @@ impl Keeper {
         let (options, waker, over) = (Arc::clone(&maker.options), Arc::clone(waker), Arc::clone(&is_over));
         start(format!("kafka-slots-{subtask}"), move || make_slots(&maker, &taken, &given))?;
         start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &over, &asked, &described))?;
-        let ready = VecDeque::new();
-        let (asked, next, is_making, renewing) = (0, 1, false, 0);
-        let keeper =
-            Self { orders, questions, is_over, answers, descriptions, asked, ready, next, is_making, renewing };
+        let keeper = Self {
+            orders,
+            questions,
+            is_over,
+            answers,
+            descriptions,
+            asked: 0,
+            ready: VecDeque::new(),
+            failure: None,
+            next: 1,
+            is_making: false,
+            renewing: 0,
+        };
         Ok((keeper, first))
     }
 
@@ -268,6 +314,11 @@ impl Keeper {
         Ok(self.ready.pop_front())
     }
 
+    /// Fails with what keeps slots from being made. Only for who needs one: meanwhile it is tried again.
+    pub(super) fn check(&self) -> Result<(), TaskError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
     /// The answer to the last [`Self::describe`], when it is there.
     pub(super) fn take_described(&mut self) -> Result<Option<Ready>, TaskError> {
         loop {
@@ -285,11 +336,21 @@ impl Keeper {
             match self.answers.try_recv() {
                 Ok(Answer::Made(slot)) => {
                     self.is_making = false;
+                    self.failure = None;
                     self.ready.push_back(*slot);
                 }
                 Ok(Answer::Renewed(slot)) => {
                     self.renewing = self.renewing.saturating_sub(1);
+                    self.failure = None;
                     self.ready.push_back(*slot);
+                }
+                Ok(Answer::Failed { is_renewed, error }) => {
+                    if is_renewed {
+                        self.renewing = self.renewing.saturating_sub(1);
+                    } else {
+                        self.is_making = false;
+                    }
+                    self.failure = Some(error);
                 }
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => return Err(ended()),
@@ -307,8 +368,14 @@ fn start(name: String, run: impl FnOnce() + Send + 'static) -> Result<(), TaskEr
 fn make_slots(maker: &Maker, orders: &Receiver<Order>, answers: &Sender<Answer>) {
     while let Ok(order) = orders.recv() {
         let answer = match order {
-            Order::Prepare(number) => maker.make(number).map(|slot| Answer::Made(Box::new(slot))),
-            Order::Renew(slot) => maker.renew(*slot).map(|slot| Answer::Renewed(Box::new(slot))),
+            Order::Prepare(number) => maker.make(number).map(|made| match made {
+                Ok(slot) => Answer::Made(Box::new(slot)),
+                Err(error) => Answer::Failed { is_renewed: false, error },
+            }),
+            Order::Renew(slot) => maker.renew(*slot).map(|made| match made {
+                Ok(slot) => Answer::Renewed(Box::new(slot)),
+                Err(error) => Answer::Failed { is_renewed: true, error },
+            }),
             Order::End(slots) => return drop(slots),
         };
         if answer.is_some_and(|answer| answers.send(answer).is_ok()) {
@@ -333,14 +400,15 @@ fn describe_all(
     let mut transactions = Transactions::new(&options.properties);
     while let Ok((number, id)) = questions.recv() {
         let found = loop {
-            match transactions.describe(&id) {
+            let asked = transactions.describe(&id).and_then(|found| Ok((found, transactions.cluster_id()?)));
+            match asked {
                 Err(Trouble::Unreachable { .. } | Trouble::NotNow { .. }) if !is_over.load(Ordering::Acquire) => {
                     std::thread::sleep(PAUSE);
                 }
                 found => break found,
             }
         };
-        let described = found.map(|found| Ready { id, found });
+        let described = found.map(|(found, cluster)| Ready { id, found, cluster });
         if answers.send((number, described.map_err(|trouble| TaskError::External(trouble.to_string())))).is_err() {
             return;
         }

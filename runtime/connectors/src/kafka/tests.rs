@@ -1,13 +1,14 @@
 //! What needs no broker: owners, positions, properties, offsets in options.
 
+use super::committer::handle_of;
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
 use super::properties::ClientProperties;
 use super::split::{SplitPosition, owner, parse_name};
 use crate::options::{Known, Options};
 use arrow::datatypes::Schema;
 use sluice_engine::table::{TableDescriptor, TableError, TableOption};
-use sluice_protocol::SubtaskIndex;
-use sluice_protocol::state::SplitState;
+use sluice_protocol::state::{Committable, SplitState};
+use sluice_protocol::{CheckpointId, SubtaskIndex};
 use std::sync::Arc;
 
 fn table(options: &[(&str, &str)]) -> TableDescriptor {
@@ -160,4 +161,19 @@ fn offsets_in_options() {
     assert!(bounded(&[("scan.bounded.mode", "group-offsets")], false).is_err());
     let time = [("scan.bounded.mode", "timestamp"), ("scan.bounded.timestamp-millis", "5")];
     assert_eq!(bounded(&time, false).unwrap(), Some(Stop::Timestamp(5)));
+}
+
+/// Golden: what checkpoints hold of a transaction, as 0.1 wrote it first and as it is written now.
+#[test]
+fn handles_of_every_release_are_read() {
+    let first = r#"{"transactionalId":"u-out-1-1-0-0","producerId":7,"epoch":2,"startedAt":1790000000000,"partitions":{"t":[0,1]}}"#;
+    let now = format!(r#"{{"cluster":"sluice-test-cluster-01",{}"#, &first[1..]);
+    for (bytes, cluster) in [(first, None), (&now, Some("sluice-test-cluster-01"))] {
+        let handle = Committable { version: 1, checkpoint: CheckpointId(1), expires_at: None, bytes: bytes.into() };
+        let read = handle_of(&handle).unwrap();
+        assert_eq!((read.cluster.as_deref(), read.producer_id, read.epoch), (cluster, 7, 2));
+        assert_eq!((read.transactional_id.as_str(), read.started_at), ("u-out-1-1-0-0", 1_790_000_000_000));
+        assert_eq!(read.partitions["t"], [0, 1]);
+        assert_eq!(serde_json::to_string(&read).unwrap(), bytes);
+    }
 }

@@ -44,6 +44,9 @@ mod code {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Handle {
+    /// What the cluster calls itself that has it; handles of 0.1 do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cluster: Option<String>,
     /// Names the producer to the cluster.
     pub(super) transactional_id: String,
     /// The cluster's number for it.
@@ -203,6 +206,11 @@ impl Transactions {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// What the cluster calls itself.
+    pub(super) fn cluster_id(&mut self) -> Result<Option<String>, Trouble> {
+        self.cluster.id()
     }
 
     /// The last transaction of an id; `None`: nothing is known of the id.

@@ -107,6 +107,9 @@ impl TwoPhaseCommitSink for TransactionalWriter {
     fn is_writable(&mut self) -> Result<bool, TaskError> {
         if self.current.is_none() {
             self.look_for_slots()?;
+            if self.ready.is_empty() {
+                self.keeper()?.check()?;
+            }
             return Ok(!self.ready.is_empty());
         }
         let options = Arc::clone(&self.options);

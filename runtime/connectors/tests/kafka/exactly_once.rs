@@ -16,11 +16,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A table of one topic, whose transactional ids begin with a name of its own.
-struct Topic {
+pub(crate) struct Topic {
     bootstrap: String,
     topic: String,
-    prefix: String,
-    factory: Arc<dyn SinkFactory>,
+    pub(crate) prefix: String,
+    pub(crate) factory: Arc<dyn SinkFactory>,
 }
 
 fn batch(numbers: Range<i64>) -> RecordBatch {
@@ -29,12 +29,12 @@ fn batch(numbers: Range<i64>) -> RecordBatch {
 }
 
 impl Topic {
-    fn fresh(bootstrap: &str) -> Self {
+    pub(crate) fn fresh(bootstrap: &str) -> Self {
         Self::reached(bootstrap, bootstrap, &[], sluice_connectors::no_secrets())
     }
 
     /// One whose sink reaches the broker by this address, in this way.
-    fn reached(bootstrap: &str, servers: &str, more: &[(&str, &str)], secrets: SecretSource) -> Self {
+    pub(crate) fn reached(bootstrap: &str, servers: &str, more: &[(&str, &str)], secrets: SecretSource) -> Self {
         let topic = create_topic(bootstrap, "exactly-once", 2);
         let prefix = format!("{}-", unique("pool"));
         let options = [
@@ -57,14 +57,14 @@ impl Topic {
         open
     }
 
-    fn commit(&self, handle: &Committable) -> Result<Commit, CommitError> {
+    pub(crate) fn commit(&self, handle: &Committable) -> Result<Commit, CommitError> {
         let job = JobId { namespace: "default".into(), name: "conformance".into(), uid: "0c0ffee0-1".into() };
         let context = CommitterContext { job, sink: OperatorUid::from("out.sink") };
         self.factory.committer(context).unwrap().unwrap().commit(handle)
     }
 }
 
-fn text_of(handle: &Committable, field: &str) -> String {
+pub(crate) fn text_of(handle: &Committable, field: &str) -> String {
     let handle: serde_json::Value = serde_json::from_slice(&handle.bytes).unwrap();
     handle[field].as_str().map_or_else(|| handle[field].to_string(), str::to_owned)
 }
@@ -150,6 +150,12 @@ fn a_commit_is_judged_by_what_the_coordinator_describes() {
     let handle = stage(3);
     raw::initialise(&bootstrap, &text_of(&handle, "transactionalId"));
     assert!(matches!(subject.commit(&handle), Err(CommitError::Lost(reason)) if reason.contains("somebody else")));
+
+    // Handles of 0.1 do not say in which cluster they are: they are judged alike.
+    let mut old: serde_json::Value = serde_json::from_slice(&handle.bytes).unwrap();
+    assert_eq!(old.as_object_mut().unwrap().remove("cluster").unwrap().as_str(), Some("sluice-test-cluster-01"));
+    let old = Committable { bytes: old.to_string().into_bytes(), ..handle };
+    assert!(matches!(subject.commit(&old), Err(CommitError::Lost(reason)) if reason.contains("somebody else")));
 
     // An id that the brokers do not know.
     let unknown = String::from_utf8(handle.bytes.clone()).unwrap().replace(&subject.prefix, "nobody-");

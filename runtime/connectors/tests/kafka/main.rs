@@ -2,7 +2,7 @@
 //! tests skip and say so; with `CI=true` they fail instead.
 //!
 //! - `broker`: topics, records in and out by a plain client. - `raw`: transactions as the brokers list them.
-//! - `task`: what the task loop does with a source or sink. - `exactly_once`: the conformance suite.
+//! - `task`: what the task loop does with a source or sink. - `exactly_once`: the conformance suite, `versions`: on other brokers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "the whole crate is tests")]
 
@@ -15,3 +15,4 @@ mod sink;
 mod source;
 mod speed;
 mod task;
+mod versions;

@@ -1,9 +1,10 @@
 //! Transactions as the broker lists them, asked for in its own protocol: one connection for each question.
 
 use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::create_acls_request::AclCreation;
 use kafka_protocol::messages::{
-    EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest, ListTransactionsRequest, ProducerId, RequestHeader,
-    ResponseHeader, TransactionalId,
+    CreateAclsRequest, EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest, ListTransactionsRequest,
+    ProducerId, RequestHeader, ResponseHeader, TransactionalId,
 };
 use kafka_protocol::protocol::{
     Decodable as _, HeaderVersion as _, Request, StrBytes, encode_request_header_into_buffer,
@@ -47,6 +48,21 @@ pub(crate) fn open_transactions(address: &str) -> Vec<String> {
     let answer = ask(address, 0, &request);
     assert_eq!(answer.error_code, 0);
     answer.transaction_states.iter().map(|state| state.transactional_id.0.to_string()).collect()
+}
+
+/// Denies everybody to write with transactional ids that begin like this.
+pub(crate) fn deny_transactions(address: &str, prefix: &str) {
+    // Kafka's numbers: a transactional id, by prefix; WRITE, DENY.
+    let denied = AclCreation::default()
+        .with_resource_type(5)
+        .with_resource_name(text(prefix))
+        .with_resource_pattern_type(4)
+        .with_principal(text("User:ANONYMOUS"))
+        .with_host(text("*"))
+        .with_operation(4)
+        .with_permission_type(2);
+    let answer = ask(address, 2, &CreateAclsRequest::default().with_creations(vec![denied]));
+    assert!(answer.results.iter().all(|result| result.error_code == 0), "{answer:?}");
 }
 
 /// Initialises an id, which aborts what it has open.

@@ -1,0 +1,155 @@
+//! The exactly-once sink against brokers of its tests' own: of an older release, with the older protocol of transactions, of
+//! another cluster, and with rights that are missing.
+//!
+//! They run where `SLUICE_TEST_KAFKA` names a broker, which says that services may be started.
+
+use crate::broker::{bootstrap, unique};
+use crate::exactly_once::{Topic, text_of};
+use crate::raw;
+use crate::task::Writer;
+use sluice_engine::error::TaskError;
+use sluice_engine::sink::conformance::{self, Subject as _};
+use sluice_engine::sink::{Commit, CommitError};
+use sluice_protocol::CheckpointId;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Who has no right of their own has all, as long as nobody has one.
+const RIGHTS: &str = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+                      allow.everyone.if.no.acl.found=true";
+
+/// A broker that is gone when this is dropped.
+struct OwnBroker {
+    directory: PathBuf,
+    port: u16,
+    settings: Vec<(&'static str, &'static str)>,
+}
+
+impl OwnBroker {
+    fn start(settings: &[(&'static str, &'static str)]) -> Self {
+        let directory = std::env::temp_dir().join(unique("sluice-test-kafka"));
+        let broker = Self { directory, port: free_ports(), settings: settings.to_vec() };
+        broker.script(&["start"]);
+        raw::wait_for_transactions(&broker.address());
+        broker
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn script(&self, arguments: &[&str]) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/services/kafka.sh");
+        let output = Command::new("bash")
+            .arg(script)
+            .args(arguments)
+            .env("SLUICE_KAFKA_DIR", &self.directory)
+            .env("SLUICE_KAFKA_PORT", self.port.to_string())
+            .envs(self.settings.iter().copied())
+            .output()
+            .expect("bash");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+impl Drop for OwnBroker {
+    fn drop(&mut self) {
+        self.script(&["clean"]);
+    }
+}
+
+/// A port that is free, and so is the one behind it, which the broker takes for its controller.
+fn free_ports() -> u16 {
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+}
+
+#[test]
+fn the_exactly_once_sink_stands_the_suite_on_kafka_4_2() {
+    if bootstrap().is_none() {
+        return;
+    }
+    let broker = OwnBroker::start(&[("SLUICE_KAFKA_VERSION", "4.2.0")]);
+    conformance::check(|| Ok(Topic::fresh(&broker.address()))).unwrap();
+}
+
+/// With the older protocol too, in which a coordinator tells less.
+#[test]
+fn the_exactly_once_sink_stands_the_suite_with_transaction_version_1_and_tells_of_another_cluster_and_missing_rights() {
+    let Some(shared) = bootstrap() else { return };
+    let settings = [
+        ("SLUICE_KAFKA_FEATURES", "transaction.version=1"),
+        ("SLUICE_KAFKA_CLUSTER", "sluice-test-cluster-02"),
+        ("SLUICE_KAFKA_EXTRA", RIGHTS),
+    ];
+    let broker = OwnBroker::start(&settings);
+    conformance::check(|| Ok(Topic::fresh(&broker.address()))).unwrap();
+    another_cluster_is_told_of(&broker, &shared);
+    missing_rights_are_the_users_to_mend(&broker);
+    a_producer_that_is_refused_while_the_job_runs_fails_the_task(&broker);
+}
+
+/// A handle of one cluster where the options lead to another: nothing is lost there, and it is not taken for that.
+fn another_cluster_is_told_of(broker: &OwnBroker, shared: &str) {
+    let meant = Topic::fresh(&broker.address());
+    let mut writer = Writer::of(&*meant.factory).unwrap();
+    writer.write(meant.rows(0..3));
+    writer.flush();
+    let handle = writer.sink.committables(CheckpointId(1)).unwrap().pop().unwrap();
+    for more in [&[][..], &[("sink.commit-failure", "skip")]] {
+        let elsewhere = Topic::reached(shared, shared, more, sluice_connectors::no_secrets());
+        let told = elsewhere.commit(&handle);
+        let Err(CommitError::Retriable(message)) = &told else { panic!("{told:?}") };
+        let both = ["'sluice-test-cluster-02'", "'sluice-test-cluster-01'", "restore.abandonSinks: [out.sink]"];
+        assert!(both.iter().all(|part| message.contains(part)), "{message}");
+    }
+    assert_eq!(meant.commit(&handle), Ok(Commit::Committed));
+    assert_eq!(meant.visible().unwrap().len(), 3);
+}
+
+/// No right on the transactional ids: said at once, and nothing that a restart could mend.
+fn missing_rights_are_the_users_to_mend(broker: &OwnBroker) {
+    let topic = Topic::fresh(&broker.address());
+    raw::deny_transactions(&broker.address(), &topic.prefix);
+    let refused = Writer::of(&*topic.factory).map(drop);
+    let Err(TaskError::BadProgram(message)) = &refused else { panic!("{refused:?}") };
+    assert!(
+        message.contains("needs WRITE and DESCRIBE on transactional ids") && message.contains(&topic.prefix),
+        "{message}"
+    );
+}
+
+/// The pool grows while commits wait: the third producer has no right, and the rows that wait for it say so.
+fn a_producer_that_is_refused_while_the_job_runs_fails_the_task(broker: &OwnBroker) {
+    let topic = Topic::fresh(&broker.address());
+    let mut writer = Writer::of(&*topic.factory).unwrap();
+    let mut third = None;
+    for checkpoint in 1..=2 {
+        writer.write(topic.rows(0..3));
+        writer.flush();
+        let handles = writer.sink.committables(CheckpointId(checkpoint)).unwrap();
+        let first = text_of(&handles[0], "transactionalId");
+        third.get_or_insert_with(|| {
+            let third = format!("{}2", first.strip_suffix('0').unwrap());
+            raw::deny_transactions(&broker.address(), &third);
+            third
+        });
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let refused = loop {
+        match writer.sink.is_writable() {
+            Ok(is_writable) => assert!(!is_writable && Instant::now() < deadline, "it is {is_writable}"),
+            Err(error) => break error,
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let third = third.unwrap();
+    assert!(matches!(&refused, TaskError::BadProgram(message) if message.contains(&third)), "{refused:?}");
+}
