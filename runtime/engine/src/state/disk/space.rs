@@ -3,10 +3,13 @@
 //! Each process has a directory of its own, named `sluice-state-…` and locked while the process lives. It is removed at
 //! the end; what a killed process left is removed by the next one that starts beside it, since its lock is free then.
 
+#[cfg(test)]
+mod tests;
+
 use super::PERIOD_BYTES;
 use crate::error::TaskError;
 use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Snapshot};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Snapshot};
 use std::fmt::{self, Display};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -37,11 +40,14 @@ const CHANGES_BUFFER: u64 = 4 << 20;
 /// that grows without bounds while its threads are busy.
 const MOST_SEALED: usize = 1;
 
+/// What an entry of a buffer takes beside its key and value; the LSM counts the same.
+const ENTRY_BYTES: usize = 64;
+
 /// A buffer that is not on disk by then never will be.
-const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
+const FLUSH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether a buffer is on disk.
-const FLUSH_POLL: Duration = Duration::from_millis(1);
+const FLUSH_POLL: Duration = Duration::from_millis(5);
 
 /// Of the filters that tell which files do not have a row.
 const BITS_PER_KEY: f32 = 10.0;
@@ -164,6 +170,13 @@ impl fmt::Debug for Keyspaces {
 
 impl Keyspaces {
     pub(super) fn create(space: &Arc<DiskSpace>) -> Result<Self, TaskError> {
+        let tables = space.tables.load(Ordering::Relaxed) + 1;
+        let rows = (SHARED_BUFFER / tables).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
+        Self::with_buffers(space, rows, CHANGES_BUFFER)
+    }
+
+    /// With buffers of so many bytes.
+    fn with_buffers(space: &Arc<DiskSpace>, rows: u64, changes: u64) -> Result<Self, TaskError> {
         let database = space.database()?.clone();
         let number = space.next.fetch_add(1, Ordering::Relaxed);
         // It gives no buffer to the disk by itself: `Buffer` does, before the LSM would.
@@ -174,13 +187,12 @@ impl Keyspaces {
             };
             database.keyspace(&format!("{kind}-{number}"), options).map_err(failed)
         };
-        let tables = space.tables.fetch_add(1, Ordering::Relaxed) + 1;
-        let buffer = (SHARED_BUFFER / tables).clamp(LEAST_ROWS_BUFFER, ROWS_BUFFER);
+        let (rows_buffer, changes_buffer) = (Buffer::new(rows), Buffer::new(changes));
         let bloom = FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(BITS_PER_KEY)));
-        let rows = make("rows", buffer, bloom)?;
+        let rows = make("rows", rows, bloom)?;
         // Changes are only ever listed.
-        let changes = make("changes", CHANGES_BUFFER, FilterPolicy::disabled())?;
-        let (rows_buffer, changes_buffer) = (Buffer::new(buffer), Buffer::new(CHANGES_BUFFER));
+        let changes = make("changes", changes, FilterPolicy::disabled())?;
+        space.tables.fetch_add(1, Ordering::Relaxed);
         let (garbage, space) = (Mutex::default(), Arc::clone(space));
         Ok(Self { rows, changes, rows_buffer, changes_buffer, database, garbage, space })
     }
@@ -237,30 +249,31 @@ pub(super) struct Writes<'a> {
 
 impl Writes<'_> {
     pub(super) fn insert_row(&mut self, key: &[u8], value: Vec<u8>) {
-        self.rows += (key.len() + value.len()) as u64;
+        self.rows += (ENTRY_BYTES + key.len() + value.len()) as u64;
         self.batch.insert(&self.keyspaces.rows, key, value);
     }
 
     pub(super) fn remove_row(&mut self, key: &[u8]) {
-        self.rows += key.len() as u64;
+        self.rows += (ENTRY_BYTES + key.len()) as u64;
         self.batch.remove(&self.keyspaces.rows, key);
     }
 
     pub(super) fn insert_change(&mut self, key: Vec<u8>) {
-        self.changes += key.len() as u64;
+        self.changes += (ENTRY_BYTES + key.len()) as u64;
         self.batch.insert(&self.keyspaces.changes, key, []);
     }
 
     fn remove_change(&mut self, key: &[u8]) {
-        self.changes += key.len() as u64;
+        self.changes += (ENTRY_BYTES + key.len()) as u64;
         self.batch.remove(&self.keyspaces.changes, key);
     }
 
     /// Waits for the disk where it is behind.
     pub(super) fn commit(self) -> Result<(), TaskError> {
         self.batch.commit().map_err(failed)?;
-        self.keyspaces.rows_buffer.grown(&self.keyspaces.rows, self.rows)?;
-        self.keyspaces.changes_buffer.grown(&self.keyspaces.changes, self.changes)
+        let Keyspaces { rows, changes, rows_buffer, changes_buffer, database, .. } = self.keyspaces;
+        rows_buffer.grown(database, rows, self.rows)?;
+        changes_buffer.grown(database, changes, self.changes)
     }
 }
 
@@ -276,7 +289,7 @@ impl Buffer {
     }
 
     /// Gives a full buffer to the disk, and waits until not too many are on their way.
-    fn grown(&self, keyspace: &Keyspace, bytes: u64) -> Result<(), TaskError> {
+    fn grown(&self, database: &Database, keyspace: &Keyspace, bytes: u64) -> Result<(), TaskError> {
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes < self.most {
             return Ok(());
         }
@@ -284,6 +297,8 @@ impl Buffer {
         keyspace.rotate_memtable().map_err(failed)?;
         let deadline = Instant::now() + FLUSH_DEADLINE;
         while keyspace.sealed_memtable_count() > MOST_SEALED {
+            // It tells at once when a thread that flushes has failed.
+            database.persist(PersistMode::Buffer).map_err(failed)?;
             if Instant::now() > deadline {
                 let waited = FLUSH_DEADLINE.as_secs();
                 return Err(failed(format_args!("{} MB were not written within {waited} s", self.most >> 20)));
