@@ -331,7 +331,7 @@ fn a_drain_fires_everything_and_a_stop_nothing() {
     }
 }
 
-/// FLINK-31632, FLINK-32316: sources that waited for ever, or for such as had ended.
+/// FLINK-35886: time in which it waits is no silence of its splits; nor does it wait for such as have ended.
 #[test]
 fn a_source_that_is_ahead_of_its_group_is_not_read_but_takes_barriers() {
     let groups = Arc::new(AlignmentGroups::new(false));
