@@ -167,33 +167,45 @@ impl RowIndex {
     /// Finds the rows of `keys` among those of `rows`, of which it knows all that it was given before; those that are not
     /// there are added, with no accumulators. `slots` gets the position of each.
     ///
-    /// Keys often come in the order of the rows, as they do when each slice of time has the same ones: each is first looked
-    /// for behind the last one, and nothing is hashed before that fails.
+    /// Keys often come in the order of the rows, as they do where each slice of time has the same ones: each is first looked
+    /// for behind the last one, and nothing is hashed before that fails; where it fails often it is not tried further.
     pub fn find_or_add(&mut self, rows: &mut RowKeys, keys: &RowKeys, slots: &mut Vec<u32>) {
         slots.clear();
         slots.reserve(keys.len());
-        let mut guess = Guess::default();
         match (rows, keys) {
             (RowKeys::Bigint(rows), RowKeys::Bigint(keys)) => {
+                let (mut next, mut wrong) = (0, 0);
                 for key in keys {
-                    let slot = match guess.next().filter(|next| rows.get(*next as usize) == Some(key)) {
-                        Some(next) => next,
-                        None => self.bigint_slot_of(rows, *key),
-                    };
-                    guess.was(slot);
-                    slots.push(slot);
+                    if rows.get(next) != Some(key) {
+                        wrong += 1;
+                        if wrong > wrong_guesses(slots) {
+                            break;
+                        }
+                        self.know_bigints(rows);
+                        next = self.add_bigint(rows, *key);
+                    }
+                    slots.push(next as u32);
+                    next += 1;
+                }
+                if slots.len() < keys.len() {
+                    self.know_bigints(rows);
+                    for key in &keys[slots.len()..] {
+                        slots.push(self.add_bigint(rows, *key) as u32);
+                    }
                 }
             }
             (RowKeys::Encoded(bytes, ends), RowKeys::Encoded(other_bytes, other_ends)) => {
+                let (mut next, mut wrong) = (0, 0);
                 for row in 0..other_ends.len() {
                     let key = nth(other_bytes, other_ends, row);
-                    let is_key = |next: &u32| (*next as usize) < ends.len() && nth(bytes, ends, *next as usize) == key;
-                    let slot = match guess.next().filter(is_key) {
-                        Some(next) => next,
-                        None => self.encoded_slot_of(bytes, ends, key),
-                    };
-                    guess.was(slot);
-                    slots.push(slot);
+                    let is_tried = wrong <= wrong_guesses(slots);
+                    if !is_tried || next >= ends.len() || nth(bytes, ends, next) != key {
+                        wrong += 1;
+                        self.know_encoded(bytes, ends);
+                        next = self.add_encoded(bytes, ends, key);
+                    }
+                    slots.push(next as u32);
+                    next += 1;
                 }
             }
             // Two tables of one operator have keys of one kind.
@@ -201,34 +213,44 @@ impl RowIndex {
         }
     }
 
-    fn bigint_slot_of(&mut self, rows: &mut Vec<Option<i64>>, key: Option<i64>) -> u32 {
-        for (row, known) in rows.iter().enumerate().skip(self.known) {
-            self.bigint_slot(*known, row as u32);
-        }
-        let slot = self.bigint_slot(key, rows.len() as u32);
-        if slot as usize == rows.len() {
-            rows.push(key);
+    fn know_bigints(&mut self, rows: &[Option<i64>]) {
+        for (row, key) in rows.iter().enumerate().skip(self.known) {
+            self.bigint_slot(*key, row as u32);
         }
         self.known = rows.len();
+    }
+
+    /// The position of a key; it knows all rows.
+    #[inline]
+    fn add_bigint(&mut self, rows: &mut Vec<Option<i64>>, key: Option<i64>) -> usize {
+        let slot = self.bigint_slot(key, rows.len() as u32) as usize;
+        if slot == rows.len() {
+            rows.push(key);
+            self.known = rows.len();
+        }
         slot
     }
 
-    fn encoded_slot_of(&mut self, bytes: &mut Vec<u8>, ends: &mut Vec<usize>, key: &[u8]) -> u32 {
+    fn know_encoded(&mut self, bytes: &[u8], ends: &[usize]) {
         for row in self.known..ends.len() {
             let hash = key_group::hash(nth(bytes, ends, row));
             let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
             self.encoded.insert_unique(hash, row as u32, rehash);
         }
+        self.known = ends.len();
+    }
+
+    /// The position of a key; it knows all rows.
+    fn add_encoded(&mut self, bytes: &mut Vec<u8>, ends: &mut Vec<usize>, key: &[u8]) -> usize {
         let hash = key_group::hash(key);
-        let found = self.encoded.find(hash, |slot| nth(bytes, ends, *slot as usize) == key).copied();
-        let slot = found.unwrap_or_else(|| {
-            let slot = ends.len() as u32;
-            bytes.extend_from_slice(key);
-            ends.push(bytes.len());
-            let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
-            self.encoded.insert_unique(hash, slot, rehash);
-            slot
-        });
+        if let Some(slot) = self.encoded.find(hash, |slot| nth(bytes, ends, *slot as usize) == key) {
+            return *slot as usize;
+        }
+        let slot = ends.len();
+        bytes.extend_from_slice(key);
+        ends.push(bytes.len());
+        let rehash = |row: &u32| key_group::hash(nth(bytes, ends, *row as usize));
+        self.encoded.insert_unique(hash, slot as u32, rehash);
         self.known = ends.len();
         slot
     }
@@ -241,29 +263,9 @@ impl RowIndex {
     }
 }
 
-/// The row behind the last one, as long as that is often right.
-#[derive(Debug, Default)]
-struct Guess {
-    next: u32,
-    wrong: u32,
-    right: u32,
-}
-
-impl Guess {
-    #[inline]
-    fn next(&self) -> Option<u32> {
-        (self.wrong <= self.right + 8).then_some(self.next)
-    }
-
-    #[inline]
-    const fn was(&mut self, slot: u32) {
-        if slot == self.next {
-            self.right += 1;
-        } else {
-            self.wrong += 1;
-        }
-        self.next = slot + 1;
-    }
+/// How many keys may have been no guess, of these.
+const fn wrong_guesses(slots: &[u32]) -> usize {
+    8 + slots.len() / 4
 }
 
 /// Both ends of it depend on all bits of the key.
@@ -271,4 +273,46 @@ impl Guess {
 const fn spread(key: i64) -> u64 {
     let product = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RowIndex, RowKeys};
+    use crate::testing::Random;
+
+    /// In order, with keys between, in disorder, and with nulls: always the same as looking through all rows.
+    #[test]
+    fn each_key_is_found_or_added_whatever_the_order() {
+        let mut random = Random(5);
+        for _ in 0..200 {
+            let (mut index, mut slots) = (RowIndex::default(), Vec::new());
+            let (mut bigint, mut encoded) = (RowKeys::Bigint(Vec::new()), RowKeys::Encoded(Vec::new(), Vec::new()));
+            let mut texts = RowIndex::default();
+            let mut known: Vec<Option<i64>> = Vec::new();
+            for _ in 0..4 {
+                let mut keys: Vec<Option<i64>> = (0..60).filter(|_| random.below(5) > 0).map(Some).collect();
+                keys.extend((random.below(3) == 0).then_some(None));
+                if random.below(2) == 0 {
+                    for last in (1..keys.len()).rev() {
+                        keys.swap(last, random.below(last as u64 + 1) as usize);
+                    }
+                }
+                let expected = keys.iter().map(|key| {
+                    let slot = known.iter().position(|other| other == key);
+                    slot.unwrap_or_else(|| {
+                        known.push(*key);
+                        known.len() - 1
+                    }) as u32
+                });
+                let expected: Vec<u32> = expected.collect();
+                index.find_or_add(&mut bigint, &RowKeys::Bigint(keys.clone()), &mut slots);
+                assert_eq!(slots, expected);
+                let mut more = RowKeys::Encoded(Vec::new(), Vec::new());
+                keys.iter().for_each(|key| more.push_encoded(format!("{key:?}").as_bytes()));
+                texts.find_or_add(&mut encoded, &more, &mut slots);
+                assert_eq!(slots, expected, "encoded");
+            }
+            assert!(matches!(&bigint, RowKeys::Bigint(rows) if *rows == known));
+        }
+    }
 }
