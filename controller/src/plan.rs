@@ -23,7 +23,7 @@ mod view;
 use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
 use change::{Change, classify};
 use sluice_crds::{StreamJobSpec, StreamJobState, UsedRestore};
-use sluice_protocol::job_master::{Command, STARTS_EMPTY, StartFrom};
+use sluice_protocol::job_master::{Command, REPEATS_OUTPUT, StartFrom, TOLD_ONCE};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
 use sluice_protocol::{Generation, Timestamp};
 
@@ -213,9 +213,8 @@ impl<'a> Planner<'a> {
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
         }
-        let starts_empty = report.notices.iter().find(|notice| is_first && notice.reason == STARTS_EMPTY);
-        if let Some(notice) = starts_empty {
-            self.tell(false, &notice.reason, notice.message.clone());
+        for notice in report.notices.iter().filter(|notice| is_first && TOLD_ONCE.contains(&notice.reason.as_str())) {
+            self.tell(notice.reason == REPEATS_OUTPUT, &notice.reason, notice.message.clone());
         }
     }
 

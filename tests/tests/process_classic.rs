@@ -6,9 +6,11 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it did")]
 
-use sluice_tests::harness::Services;
 use sluice_tests::harness::classic::{Classic, Moment, Settings, Victims};
+use sluice_tests::harness::{Services, wait_for};
 use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(60);
 
 const ALIGNED: Settings = Settings { guarantee: "exactly-once", sink: "", checkpointing: "" };
 const UNALIGNED: Settings = Settings { checkpointing: ", unaligned: true", ..ALIGNED };
@@ -41,7 +43,7 @@ async fn a_million_views_are_in_windows_once_whatever_dies_at_whichever_step() {
         return;
     }
     let mut classic = Classic::start(ALIGNED, 2).await;
-    let views = classic.produce(0, 1_000_000, 25_000);
+    let views = classic.produce(0, 1_000_000, 40_000);
     let strikes = [
         (Moment::BeforeTheBarrier, TASK_MANAGER),
         (Moment::PreCommitted, JOB_MANAGER),
@@ -56,6 +58,8 @@ async fn a_million_views_are_in_windows_once_whatever_dies_at_whichever_step() {
     for (moment, victims) in strikes {
         classic.strike(moment, victims);
     }
+    // Commits without an answer over several intervals.
+    classic.suspend_broker_at(Moment::Appended, Duration::from_secs(2), false);
     assert!(views.end() >= 1_000_000);
     expect_each_once(&mut classic);
 }
@@ -133,6 +137,24 @@ fn random_strike(classic: &mut Classic, random: &mut fastrand::Rng) {
     }
 }
 
+/// A broker that is silent over several checkpoint intervals, right behind a ledger entry: its commits have no answer, are
+/// tried again, and one JobManager hands them to the next. Then a store that takes nothing for longer than transactions live:
+/// what they hold is not committed (S4), but written again.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_fail_for_long_and_a_store_away_for_longer_than_transactions_live_lose_nothing() {
+    if Services::from_environment().is_none() || !is_soak() {
+        return;
+    }
+    let settings = Settings { sink: ", 'properties.transaction.timeout.ms'='30000'", ..ALIGNED };
+    let mut classic = Classic::start(settings, 2).await;
+    let views = classic.produce(0, 50_000, 10_000);
+    classic.suspend_broker_at(Moment::Appended, Duration::from_secs(4), false);
+    classic.suspend_broker_at(Moment::Appended, Duration::from_secs(3), true);
+    classic.close_store_for(Duration::from_secs(60));
+    views.end();
+    expect_each_once(&mut classic);
+}
+
 /// Such kills without transactions, so that it is known that the verifier would see a result that is there twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_least_once_doubles_results_under_such_kills_and_loses_none() {
@@ -147,4 +169,47 @@ async fn at_least_once_doubles_results_under_such_kills_and_loses_none() {
     views.end();
     let (right, text) = classic.verify(&["--wait", "60"]);
     assert!(!right && text.contains("\nmissing: 0\n") && !text.contains("\ndoubled: 0\n"), "{text}");
+}
+
+/// docs/exactly-once.md, "One savepoint, two starts": what was before it is there once; what came after it, once for each start.
+#[tokio::test(flavor = "multi_thread")]
+async fn started_again_from_one_savepoint_and_beside_the_first_each_start_writes_what_comes_after_it_once() {
+    if Services::from_environment().is_none() {
+        return;
+    }
+    let mut classic = Classic::start(ALIGNED, 2).await;
+    classic.produce_open(0, 20_000);
+    let (right, text) = classic.verify(&["--wait", "60"]);
+    assert!(right, "{text}");
+    let savepoint = classic.savepoint();
+    let before = classic.committed();
+    assert!(before > 100, "{before} results");
+    let mut other = classic.start_another_from(&savepoint);
+    classic.produce(20_000, 20_000, 10_000).end();
+    classic.strike(Moment::PreCommitted, JOB_MANAGER);
+    let (_, text) = classic.verify(&["--wait", "60"]);
+    let due: usize =
+        text.split("; ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a number").parse().expect("it");
+    let after = due - before;
+    assert!(after > 100, "{after} results");
+    wait_for("the results of both jobs", WAIT, || (classic.committed() >= before + 2 * after).then_some(()));
+    assert!(!is_told_of_repetition(&classic));
+
+    classic.job.cancel();
+    classic.start_from("again", &savepoint, 2);
+    assert!(is_told_of_repetition(&classic), "{:#?}", classic.job.status());
+    wait_for("the results once more", WAIT, || (classic.committed() >= before + 3 * after).then_some(()));
+    classic.job.cancel();
+    other.cancel();
+    let (right, text) = classic.verify(&["--ended", "--list", "100000"]);
+    let repeated = text.lines().filter(|line| line.starts_with("  doubled ")).collect::<Vec<_>>();
+    assert!(!right && repeated.len() == after && repeated.iter().all(|line| line.ends_with(" times=3")), "{text}");
+    for nothing in ["missing", "wrong", "open transactions", "partitions in which readers wait"] {
+        assert!(text.contains(&format!("\n{nothing}: 0\n")), "{text}");
+    }
+}
+
+fn is_told_of_repetition(classic: &Classic) -> bool {
+    let status = classic.job.status().expect("a status");
+    status.notices.iter().any(|notice| notice.reason == "OutputRepeats")
 }

@@ -4,7 +4,7 @@ use super::Planner;
 use super::revision::spec_warnings;
 use crate::facts::{Facts, PodFacts, Rejection, StreamProblem};
 use sluice_crds::StreamJobState;
-use sluice_protocol::job_master::STARTS_EMPTY;
+use sluice_protocol::job_master::TOLD_ONCE;
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 use sluice_rpc::tls::{CertificateProblem, EXPIRED};
@@ -192,10 +192,10 @@ impl Planner<'_> {
             let failure = &report.failures.first()?.failure;
             return Some(Rejection { reason: failure.reason.clone(), message: failure.message.clone() });
         }
-        // What the spec says in vain, and that operators are new, was told when the revision began, and is nothing that is
-        // wrong with the job.
+        // What the spec says in vain, that operators are new or that output is written again, was told when the revision
+        // began, and is nothing that is wrong with the job.
         let of_spec = self.spec().map(spec_warnings).unwrap_or_default();
-        let is_told = |reason: &str| reason == STARTS_EMPTY || of_spec.iter().any(|(told, _)| *told == reason);
+        let is_told = |reason: &str| TOLD_ONCE.contains(&reason) || of_spec.iter().any(|(told, _)| *told == reason);
         let notice = report.notices.iter().find(|notice| !is_told(&notice.reason))?;
         Some(Rejection { reason: notice.reason.clone(), message: notice.message.clone() })
     }

@@ -336,6 +336,8 @@ reasons! {
     OlderCheckpointsExist,
     /// Operators that the snapshot does not hold start empty.
     OperatorsStartEmpty,
+    /// The job was started from an older snapshot of its own: output behind it is written again.
+    OutputRepeats,
     /// Files of a savepoint are left.
     DisposalIncomplete,
     /// It was stopped before its tasks ran.

@@ -67,7 +67,7 @@ use std::sync::Arc;
 pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED, NOTHING_BEGUN};
 use execution::Execution;
 use journal::{EndKind, Journal};
-pub use loading::STARTS_EMPTY;
+pub use loading::{REPEATS_OUTPUT, STARTS_EMPTY, TOLD_ONCE};
 use loading::{Loading, Restored};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
 pub use reporting::STATE_DAMAGED;

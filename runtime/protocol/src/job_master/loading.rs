@@ -22,6 +22,12 @@ use std::collections::BTreeMap;
 /// Reason of the notice that operators start without state.
 pub const STARTS_EMPTY: &str = "OperatorsStartEmpty";
 
+/// Reason of the notice that output is written a second time.
+pub const REPEATS_OUTPUT: &str = "OutputRepeats";
+
+/// Reasons of notices about what a start has restored: nothing that is wrong with the job.
+pub const TOLD_ONCE: [&str; 2] = [STARTS_EMPTY, REPEATS_OUTPUT];
+
 /// What the user allows to be lost.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Allowed {
@@ -283,6 +289,7 @@ impl JobMaster {
             is_foreign: !directory.starts_with(&format!("{}/", self.journal.paths.directory())),
         };
         self.tell_of_empty_operators(&metadata, &uri);
+        self.tell_of_repeated_output(&metadata, &uri);
         let known = self.journal.fold.retained.iter().find(|one| self.reference_to(one.key).directory == directory);
         let info = CheckpointInfo {
             id: metadata.checkpoint,
@@ -311,6 +318,20 @@ impl JobMaster {
              operator of the program before, give them its id"
         );
         self.set_notice(STARTS_EMPTY, message);
+    }
+
+    /// Says that the job has gone on behind the snapshot before: what it committed there cannot be taken back (K4).
+    fn tell_of_repeated_output(&mut self, metadata: &Metadata, place: &str) {
+        let latest = self.journal.fold.latest().map(|latest| latest.key.id);
+        let Some(latest) = latest.filter(|id| *id > metadata.checkpoint && metadata.job == self.config.job) else {
+            return;
+        };
+        let message = format!(
+            "the job starts from {place}, checkpoint {}, but has completed checkpoint {latest} since: what was written between \
+             the two is in the output, and is written again",
+            metadata.checkpoint
+        );
+        self.set_notice(REPEATS_OUTPUT, message);
     }
 
     /// What was to be restored cannot be: a user's error, which spends no restart (F2).

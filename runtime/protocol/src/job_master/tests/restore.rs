@@ -4,7 +4,7 @@ use super::bench::{Bench, config};
 use super::{failure, kinds, restoring, stopped};
 use crate::failure::ExitKind;
 use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{JobMasterConfig, STARTS_EMPTY, STATE_DAMAGED, StartFrom};
+use crate::job_master::{Directive, JobMasterConfig, REPEATS_OUTPUT, STARTS_EMPTY, STATE_DAMAGED, StartFrom};
 use crate::ledger::EntryKind;
 use crate::status::JobState;
 
@@ -193,6 +193,43 @@ fn a_stateful_operator_that_starts_empty_is_told() {
     let mut third = second.clone_store_for(grown);
     third.register(1);
     assert_eq!((third.state(), notices(&third).len()), (JobState::Running, 0), "the next one has its state");
+}
+
+#[test]
+fn a_start_from_an_older_snapshot_of_the_job_tells_that_output_is_written_again() {
+    let told = |bench: &Bench| bench.status().notices.iter().any(|notice| notice.reason == REPEATS_OUTPUT);
+    let keeps_three = || {
+        let mut config = config(1);
+        config.options.checkpointing.as_mut().unwrap().retained = 3;
+        config
+    };
+    let from_first = |before: &Bench, number: u64| {
+        let mut next = keeps_three();
+        let from = "s3://bucket/root/default/pv-1/1/chk-1".to_owned();
+        let start = StartFrom::Path { from, allow_non_restored_state: false };
+        next.generation = Generation(number);
+        next.directive = Directive { id: number.to_string(), seen: before.ledger().len() as u64, start };
+        let mut next = before.clone_store_for(next);
+        next.register(1);
+        assert_eq!(next.state(), JobState::Running, "{:?}", next.exit);
+        assert_eq!(next.status().restored_from.as_ref().unwrap().id.0, 1);
+        next
+    };
+    let mut first = Bench::running(keeps_three());
+    first.pass(1000);
+    first.acknowledge_all(1);
+    let mut second = from_first(&first, 2);
+    assert!(!told(&second), "nothing came after it");
+    second.pass(1000);
+    second.acknowledge_all(second.last_barrier().checkpoint.0);
+    let third = from_first(&second, 3);
+    assert!(told(&third), "the second start has written what comes after it: {:?}", third.status().notices);
+    let mut lost = keeps_three();
+    (lost.generation, lost.directive.seen) = (Generation(4), third.ledger().len() as u64);
+    lost.directive.id = "3".into();
+    let mut fourth = third.clone_store_for(lost);
+    fourth.register(1);
+    assert!(told(&fourth), "the next JobManager restores it again, before a checkpoint of its own stands");
 }
 
 #[test]
