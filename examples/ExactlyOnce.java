@@ -25,6 +25,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.TransactionDescription;
@@ -105,9 +107,17 @@ public final class ExactlyOnce {
                 case "verify" -> System.exit(new Verifier(new Options(arguments)).run());
                 default -> throw new IllegalArgumentException("say `produce` or `verify`");
             }
-        } catch (IllegalArgumentException | IllegalStateException error) {
-            System.err.println(error.getMessage());
+        } catch (Exception error) {
+            Throwable cause = error instanceof ExecutionException && error.getCause() != null ? error.getCause() : error;
+            System.err.println("cannot tell: " + cause);
             System.exit(2);
+        }
+    }
+
+    /** How many partitions a topic has. Asked in a way that makes no topic. */
+    static int partitions(Options options, String topic) throws Exception {
+        try (Admin admin = Admin.create(options.client())) {
+            return admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
         }
     }
 
@@ -123,7 +133,7 @@ public final class ExactlyOnce {
         client.put("linger.ms", "5");
         client.put("delivery.timeout.ms", "300000");
         try (var producer = new KafkaProducer<>(client, new StringSerializer(), new StringSerializer())) {
-            int partitions = producer.partitionsFor(options.input).size();
+            int partitions = partitions(options, options.input);
             long began = System.nanoTime();
             Path until = options.until == null ? null : Path.of(options.until);
             long number = options.first;
@@ -209,11 +219,10 @@ public final class ExactlyOnce {
             Properties client = options.client();
             client.put("isolation.level", isolation);
             client.put("enable.auto.commit", "false");
+            client.put("allow.auto.create.topics", "false");
+            int known = ExactlyOnce.partitions(options, topic);
             consumer = new KafkaConsumer<>(client, new StringDeserializer(), new StringDeserializer());
-            consumer.partitionsFor(topic).forEach(one -> partitions.add(new TopicPartition(topic, one.partition())));
-            if (partitions.isEmpty()) {
-                throw new IllegalStateException("there is no topic " + topic);
-            }
+            IntStream.range(0, known).forEach(one -> partitions.add(new TopicPartition(topic, one)));
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
         }
@@ -284,6 +293,10 @@ public final class ExactlyOnce {
                         tooLate);
                 return 2;
             }
+            if (due.isEmpty()) {
+                System.out.printf("cannot tell: no result is due; the newest rows are, by partition, %s%n", newestTold());
+                return 2;
+            }
             try (Reader output = new Reader(options, options.output, "read_committed")) {
                 long began = System.nanoTime();
                 long deadline = began + options.waitSeconds * 1_000_000_000L;
@@ -295,6 +308,12 @@ public final class ExactlyOnce {
                 System.out.printf("waited: %d s%n", (System.nanoTime() - began) / 1_000_000_000L);
                 return judge(due, heldUp(output));
             }
+        }
+
+        Map<Integer, String> newestTold() {
+            Map<Integer, String> told = new TreeMap<>();
+            newest.forEach((partition, time) -> told.put(partition, written(time)));
+            return told;
         }
 
         void takeInput(ConsumerRecord<String, String> record) throws Exception {

@@ -9,6 +9,7 @@ use super::kafka::{self, OwnKafka};
 use super::process::Process;
 use super::{unique, wait_for};
 use nix::sys::signal::Signal;
+use sluice_protocol::ledger::{Entry, EntryKind};
 use sluice_protocol::status::{JobState, JobStatus};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,10 @@ pub struct Classic {
     input: String,
     output: String,
     kills: u32,
+    /// Kills that came before the entry of a checkpoint whose pre-commits were done.
+    before_entries: u32,
+    /// The ledger's last entry at the last kill.
+    killed_behind: u64,
 }
 
 impl Classic {
@@ -89,7 +94,18 @@ impl Classic {
         let storage = std::env::temp_dir().join(unique("sluice-classic"));
         std::fs::create_dir_all(&storage).expect("a directory for checkpoints");
         let job = Job::new("exactly-once", "", None);
-        let mut classic = Self { broker, job, settings, parallelism, storage, input, output, kills: 0 };
+        let mut classic = Self {
+            broker,
+            job,
+            settings,
+            parallelism,
+            storage,
+            input,
+            output,
+            kills: 0,
+            before_entries: 0,
+            killed_behind: 0,
+        };
         classic.start_generation(parallelism);
         classic
     }
@@ -177,7 +193,10 @@ impl Classic {
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         println!("{text}");
         match output.status.code() {
-            Some(0) => (true, text),
+            Some(0) => {
+                assert!(!text.contains("; 0 results are due"), "nothing was verified: {text}");
+                (true, text)
+            }
             Some(1) => (false, text),
             _ => panic!("the verifier cannot tell: {text}"),
         }
@@ -187,8 +206,18 @@ impl Classic {
     /// for what the kill left.
     pub fn strike(&mut self, moment: Moment, victims: Victims) {
         let attempt = self.attempt();
+        let known = self.last_entry();
         self.await_moment(moment);
-        self.kill_and_recover(&format!("{moment:?}"), victims, attempt, || ());
+        let seen = self.last_entry();
+        self.kill_and_recover(&format!("{moment:?}, between entries {known} and {seen}"), victims, attempt, || ());
+        let is_in_time = moment == Moment::PreCommitted && victims.job_manager && self.killed_behind == known;
+        self.before_entries += u32::from(is_in_time);
+    }
+
+    /// How many kills came between the pre-commits of a checkpoint and its entry: none is there.
+    #[must_use]
+    pub fn kills_before_entries(&self) -> u32 {
+        self.before_entries
     }
 
     /// The number of the attempt that runs now.
@@ -206,12 +235,14 @@ impl Classic {
         let doomed: Vec<u32> = self.job.task_managers.keys().copied().take(victims.task_managers).collect();
         doomed.iter().for_each(|index| self.job.kill_task_manager(*index));
         self.kills += 1;
-        let (killed, entry) = (Instant::now(), self.last_entry());
+        let killed = Instant::now();
+        self.killed_behind = self.last_entry();
         then();
         if victims.broker {
             self.broker.restart();
         }
-        let written = kafka::ends(&self.broker.address(), &self.output).expect("the output's ends").all;
+        let ends = || kafka::ends(&self.broker.address(), &self.output).ok();
+        let written = wait_for("the output's ends", WAIT, ends).all;
         if victims.job_manager {
             self.job.start_generation(self.parallelism);
             self.wait_running_again(1);
@@ -222,7 +253,8 @@ impl Classic {
             self.wait_running_again(attempt + u32::from(!doomed.is_empty()));
         }
         self.expect_nobody_waits(&written);
-        println!("kill {}, behind entry {entry}: {when}: {victims:?}: well after {:?}", self.kills, killed.elapsed());
+        let Self { kills, killed_behind, .. } = self;
+        println!("kill {kills}, behind entry {killed_behind}: {when}: {victims:?}: well after {:?}", killed.elapsed());
     }
 
     /// Until the attempt runs and has completed a checkpoint that was triggered by now.
@@ -237,32 +269,53 @@ impl Classic {
     fn expect_nobody_waits(&self, written: &[i64]) {
         wait_for("readers to pass what the kill left open", HELD_UP, || {
             let now = kafka::ends(&self.broker.address(), &self.output).ok()?.committed;
+            assert_eq!(now.len(), written.len(), "partitions of the output");
             now.iter().zip(written).all(|(committed, written)| committed >= written).then_some(())
         });
     }
 
     fn await_moment(&mut self, moment: Moment) {
-        // Written under another name first, and flushed: that takes a while, so most kills find no entry.
-        let is_metadata = |file: &str| file.contains("/chk-");
-        let is_entry = |file: &str| file.contains("/ledger/") && file.ends_with(".json");
+        let is_checkpoint = |kind: &EntryKind| matches!(kind, EntryKind::Checkpoint { .. });
         match moment {
             Moment::BeforeTheBarrier => self.wait_status_quickly(|status| status.pending_checkpoints.is_empty()),
             Moment::Alignment => self.wait_status_quickly(|status| !status.pending_checkpoints.is_empty()),
-            Moment::PreCommitted => wait_for_new_file(&self.storage, is_metadata),
-            Moment::Appended => wait_for_new_file(&self.storage, is_entry),
+            Moment::PreCommitted => wait_for_new_file(&self.job_directory(), |file| file.ends_with("/_metadata")),
+            Moment::Appended => self.wait_for_entry(self.last_entry(), is_checkpoint),
             Moment::Committing(after) => {
-                wait_for_new_file(&self.storage, is_entry);
+                self.wait_for_entry(self.last_entry(), is_checkpoint);
                 std::thread::sleep(after);
             }
             Moment::Settling => {
-                wait_for_new_file(&self.storage, is_entry);
+                self.wait_for_entry(self.last_entry(), is_checkpoint);
                 self.job.kill_job_manager();
                 self.kills += 1;
-                // What the killed one was about to put when it was killed may come first; it ended before this call.
+                let known = self.last_entry();
                 self.job.start_generation(self.parallelism);
-                wait_for_new_file(&self.storage, is_entry);
+                self.wait_for_entry(known, |kind| matches!(kind, EntryKind::Started { .. }));
             }
         }
+    }
+
+    /// Waits until the ledger has such an entry behind this one.
+    fn wait_for_entry(&self, known: u64, is_it: impl Fn(&EntryKind) -> bool) {
+        let deadline = Instant::now() + WAIT;
+        let mut next = known + 1;
+        loop {
+            let path = self.job_directory().join(format!("ledger/{next:010}.json"));
+            if let Ok(bytes) = std::fs::read(&path) {
+                let entry = Entry::from_bytes(&bytes, &path.to_string_lossy()).expect("an entry");
+                if is_it(&entry.kind) {
+                    return;
+                }
+                next += 1;
+            }
+            assert!(Instant::now() < deadline, "no such entry behind {known} within {WAIT:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn job_directory(&self) -> PathBuf {
+        self.storage.join(self.job.job_directory())
     }
 
     fn wait_status_quickly(&self, wanted: impl Fn(&JobStatus) -> bool) {
@@ -316,7 +369,7 @@ impl Classic {
     /// Puts in the way of the next checkpoints what they want to write, and waits until so many have failed. Says what it put.
     fn obstruct(&self, how_many: u64) -> Vec<PathBuf> {
         let before = self.job.status().expect("a status");
-        let generation = self.storage.join(self.job.job_directory()).join(before.generation.0.to_string());
+        let generation = self.job_directory().join(before.generation.0.to_string());
         let next = before.last_checkpoint.map_or(0, |checkpoint| checkpoint.id.0) + 1;
         let mut obstacles: Vec<PathBuf> = (next..next + 200).map(|id| generation.join(format!("chk-{id}"))).collect();
         obstacles.retain(|path| std::fs::File::create_new(path).is_ok());
@@ -371,8 +424,7 @@ impl Classic {
     /// The number of the ledger's last entry.
     fn last_entry(&self) -> u64 {
         let mut last = 0;
-        let ledger = self.storage.join(self.job.job_directory()).join("ledger");
-        files(&ledger, &mut |file| {
+        files(&self.job_directory().join("ledger"), &mut |file| {
             let number = file.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
             last = last.max(number.unwrap_or(0));
         });

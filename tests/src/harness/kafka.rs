@@ -263,7 +263,8 @@ pub fn ends(bootstrap: &str, topic: &str) -> anyhow::Result<Ends> {
     let plain: BaseConsumer = config(bootstrap).set("isolation.level", "read_uncommitted").create()?;
     let metadata = plain.fetch_metadata(Some(topic), TIMEOUT)?;
     let mut ends = Ends::default();
-    for partition in metadata.topics().first().into_iter().flat_map(|topic| topic.partitions()) {
+    let told = metadata.topics().first().filter(|told| told.error().is_none() && !told.partitions().is_empty());
+    for partition in told.with_context(|| format!("topic {topic} is not there"))?.partitions() {
         ends.all.push(plain.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1);
         ends.committed.push(committed.fetch_watermarks(topic, partition.id(), TIMEOUT)?.1);
     }

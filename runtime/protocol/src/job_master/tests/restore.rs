@@ -206,7 +206,7 @@ fn a_start_from_an_older_snapshot_of_the_job_tells_that_output_is_written_again(
     let from_first = |before: &Bench, number: u64| {
         let mut next = keeps_three();
         let from = "s3://bucket/root/default/pv-1/1/chk-1".to_owned();
-        let start = StartFrom::Path { from, allow_non_restored_state: false };
+        let start = StartFrom::Path { from, allow_non_restored_state: false, abandon_sinks: Vec::new() };
         next.generation = Generation(number);
         next.directive = Directive { id: number.to_string(), seen: before.ledger().len() as u64, start };
         let mut next = before.clone_store_for(next);
