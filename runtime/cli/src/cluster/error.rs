@@ -37,8 +37,8 @@ pub(crate) enum ClusterError {
     },
     /// It carries no connection into the pod.
     #[error(
-        "forwarding port {RPC_PORT} to pod {namespace}/{pod} failed: {why}; `sluice logs -n {namespace}` and `kubectl \
-         describe pod` tell whether the JobManager runs"
+        "forwarding port {RPC_PORT} to pod {namespace}/{pod} failed: {why}; `kubectl describe pod -n {namespace} {pod}` tells \
+         whether the JobManager runs"
     )]
     Forward {
         /// Where.

@@ -1,5 +1,6 @@
 //! Requests to an API server that refuses, is silent, or does not carry a connection on, over HTTP on loopback.
 
+use super::way::RPC_PORT;
 use super::{Cluster, ClusterError};
 use crate::control::endpoint::Reached;
 use crate::error::CommandError;
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 /// A cluster whose API server gives these answers by path; it is silent about others.
 async fn cluster(answers: Vec<(&'static str, u16, Value)>) -> Cluster {
@@ -32,10 +34,28 @@ async fn answer(stream: TcpStream, answers: Vec<(&'static str, u16, Value)>) {
     let Some((_, code, body)) = answers.into_iter().find(|(known, ..)| path.ends_with(known)) else {
         return std::future::pending().await;
     };
+    if code == 101 {
+        return refuse_port(&request, stream, body.as_str().unwrap()).await;
+    }
     let body = body.to_string();
     let head = format!("HTTP/1.1 {code} Said\r\ncontent-type: application/json\r\nconnection: close\r\n");
     let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
     stream.write_all(answer.as_bytes()).await.unwrap();
+}
+
+/// Opens the web socket and says on the port's channel of errors what is wrong, as a kubelet does.
+async fn refuse_port(request: &str, mut stream: BufReader<TcpStream>, error: &str) {
+    let key = request.lines().find_map(|line| line.strip_prefix("sec-websocket-key: ")).unwrap();
+    let accept = derive_accept_key(key.as_bytes());
+    let head = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n";
+    let head = format!("{head}sec-websocket-protocol: v4.channel.k8s.io\r\nsec-websocket-accept: {accept}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let [low, high] = RPC_PORT.to_le_bytes();
+    for (channel, bytes) in [(0, &[low, high][..]), (1, &[low, high][..]), (1, error.as_bytes())] {
+        let frame = [&[0x82, u8::try_from(bytes.len() + 1).unwrap(), channel], bytes].concat();
+        stream.write_all(&frame).await.unwrap();
+    }
+    std::future::pending().await
 }
 
 fn refusal(code: u16, reason: &str, message: &str) -> Value {
@@ -70,6 +90,18 @@ async fn a_connection_that_is_not_carried_into_the_pod_says_why() {
         assert!(said.contains(words), "no {words:?} in {said}");
     }
     assert_eq!(error.exit_code(), 2, "a person must act");
+}
+
+#[tokio::test]
+async fn a_port_that_nobody_listens_on_says_so() {
+    let refused = json!("dial tcp 127.0.0.1:6123: connect: connection refused");
+    let answers =
+        vec![("/streamjobs/pv", 200, job()), ("/pods/pv-3-jm", 200, pod(json!({}))), ("/portforward", 101, refused)];
+    let (way, tls) = cluster(answers).await.reach("pv").await.unwrap();
+    let Err(error) = Reached::through(way, tls).connect().await else { panic!("it connects") };
+    let said = error.to_string();
+    assert!(said.starts_with("forwarding port 6123 to pod streams/pv-3-jm failed: dial tcp"), "{said}");
+    assert_eq!(error.exit_code(), 1, "it may pass");
 }
 
 #[tokio::test]
