@@ -87,7 +87,7 @@ pub(crate) const SUITES: [Suite; 11] = [
     Suite {
         name: "services",
         what: "connectors and processes, with a real broker and S3 server",
-        budget_seconds: 300,
+        budget_seconds: 400,
         needs: &requirements::SERVICES,
         run: with_services,
     },
