@@ -406,8 +406,8 @@ impl Task {
         if let Input::Source { source, .. } = &running.input {
             self.meter.ask_lag(source.as_ref(), now);
         }
-        if self.waits_for_group(running, now)? {
-            return Ok(false);
+        if let Some(told) = self.waits_for_group(running, now)? {
+            return Ok(told);
         }
         match &mut running.input {
             Input::Source { .. } if running.finished || running.held.is_some() => {

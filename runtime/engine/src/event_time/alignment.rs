@@ -8,7 +8,13 @@
 //! - A subtask counts from the moment its [`AlignmentMember`] is made, before it is opened, at the beginning of all time:
 //!   nobody runs ahead of one that comes up late. It does not count while it is idle, nor once it has ended.
 //! - The one that is furthest behind never waits. What it reads makes the others go on.
-//! - Nothing here is needed for right results: who does not hear waits, or goes on.
+//! - Who waits reads nothing, so nobody may wait who has a split that is idle: the others would pass the time of rows that it
+//!   gets meanwhile, which would be late then. The caller sees to that ([`super::source::SourceWatermarks::waits`]). The same
+//!   holds of splits that come into being meanwhile: these are found when the source is read again.
+//! - Otherwise nothing here is needed for right results: who does not hear waits, or goes on.
+//!
+//! The bound is the drift and what is read in one batch; where an idle member on another TaskManager wakes, also what is read
+//! until that is known here: two update intervals (it is reported at the end of one, and told at the end of the next).
 
 #[cfg(test)]
 mod tests;

@@ -141,13 +141,15 @@ impl SourceWatermarks {
         self.waits = false;
     }
 
-    /// Whether nothing is to be read now, since it is too far ahead of others; the waker is called when they have come
-    /// further.
+    /// Whether nothing is to be read now, since it is too far ahead of others and has no idle split; the waker is called when
+    /// they have come further.
     pub fn waits(&mut self, waker: &Waker) -> bool {
         let status = self.status();
+        // Only by reading is it known that an idle split has rows again. The others would pass the time of these meanwhile.
+        let may_wake = self.splits.iter().any(|split| split.idle && !split.finished);
         let Some(member) = &mut self.member else { return false };
         member.report(status);
-        self.waits = member.is_ahead(waker);
+        self.waits = !may_wake && member.is_ahead(waker);
         self.waits
     }
 
@@ -239,6 +241,8 @@ impl SourceWatermarks {
         let waits = (self.status() != self.emitted).then_some(self.emitted_at).flatten();
         let timeout = self.idle_timeout;
         let silent = self.splits.iter().filter(|split| split.may_idle && !split.idle && !split.finished);
+        // A source that waits for others is not read: nothing falls silent meanwhile (W2).
+        let silent = silent.filter(|_| !self.waits);
         let idle_at = silent.filter_map(|split| Some(now.plus(TimeSpan(timeout?.0.saturating_sub(split.silent.0)))));
         let aligned_at = self.member.as_ref().filter(|_| self.waits).map(|member| now.plus(member.update_interval()));
         waits.map(|at| at.plus(INTERVAL)).into_iter().chain(idle_at.min()).chain(aligned_at).min()

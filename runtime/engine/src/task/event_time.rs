@@ -78,18 +78,19 @@ impl Task {
         running.chain.advance()
     }
 
-    /// Whether the source is ahead of those that it waits for: then it is not read, and what it knows goes out in time.
-    pub(super) fn waits_for_group(&self, running: &mut Running, now: Timestamp) -> Result<bool, TaskError> {
-        let Input::Source { watermarks: Some(watermarks), .. } = &mut running.input else { return Ok(false) };
+    /// Whether the source is ahead of those that it waits for: then it is not read, and what it knows goes out in time;
+    /// `Some(true)`: it did now.
+    pub(super) fn waits_for_group(&mut self, running: &mut Running, now: Timestamp) -> Result<Option<bool>, TaskError> {
+        let Input::Source { watermarks: Some(watermarks), .. } = &mut running.input else { return Ok(None) };
         if running.finished || running.held.is_some() || !watermarks.waits(&self.waker) {
-            return Ok(false);
+            return Ok(None);
         }
         let status = watermarks.take_status(now, false);
         running.pause();
-        if let Some(status) = status {
-            running.tell(status)?;
-        }
-        Ok(true)
+        let Some(status) = status else { return Ok(Some(false)) };
+        running.tell(status)?;
+        self.note_written(running, now);
+        Ok(Some(true))
     }
 
     /// Everything was read: the last watermark, then the operators' ends.

@@ -366,7 +366,7 @@ impl Operator for WindowAggregate {
         if let Some(other) = state.operator.iter().find(|list| !GroupProgress::is_own(&list.name)) {
             return Err(unknown_state(context, &other.name));
         }
-        self.progress = GroupProgress::open(context, &state)?;
+        self.progress = GroupProgress::open(context, &state, self.plan.lateness)?;
         self.context = Some(context.clone());
         self.restore(context, state.keyed)
     }

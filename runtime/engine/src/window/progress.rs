@@ -1,4 +1,9 @@
-//! How far each key group of a subtask has come: its watermark, and the windows that have fired (W1, B4).
+//! How far each key group of a subtask has come: its watermark, the windows that have fired, and those whose slices are gone
+//! (W1, B4).
+//!
+//! A window takes rows until the watermark has passed its end by the allowed lateness. That may be longer than it was in the
+//! run that wrote the state: a window whose slices that run has dropped is closed all the same, since its result could only
+//! be put together in part.
 //!
 //! All key groups of a subtask have come equally far, but after a restore that put those of several subtasks together, and
 //! while windows fire, which happens one key group after the other.
@@ -31,6 +36,15 @@ struct Stored {
     /// Of how many.
     max_parallelism: u16,
     fired: i64,
+    /// Of windows that end so or before slices may be gone; older states do not say it: of all that have fired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dropped: Option<i64>,
+}
+
+impl Stored {
+    fn dropped(&self) -> i64 {
+        self.dropped.unwrap_or(self.fired)
+    }
 }
 
 /// How far the key groups of a subtask have come.
@@ -41,6 +55,10 @@ pub(super) struct GroupProgress {
     max_parallelism: u16,
     watermarks: KeyGroupWatermarks,
     fired: Vec<i64>,
+    /// For how long windows that have fired take rows, in milliseconds.
+    lateness: i64,
+    /// Windows that end so or before had lost slices when the state was written.
+    dropped: Vec<i64>,
     /// As it was before all inputs ended: where a job goes on behind that, they have not, and its windows fire again.
     before_end: Option<Vec<i64>>,
     list: Option<ListState<Stored>>,
@@ -52,8 +70,8 @@ impl GroupProgress {
         list == STATE_NAME || list == KeyGroupWatermarks::STATE
     }
 
-    /// From the stored ranges of all subtasks: of what they say of a key group the least.
-    pub(super) fn open(context: &OperatorContext, state: &RestoredState) -> Result<Self, TaskError> {
+    /// From the stored ranges of all subtasks: of what they say of a key group the least, but of lost slices the most.
+    pub(super) fn open(context: &OperatorContext, state: &RestoredState, lateness: i64) -> Result<Self, TaskError> {
         let list: ListState<Stored> = ListState::union(STATE_NAME, context, state)?;
         let (range, max_parallelism) = (context.key_groups, context.max_parallelism);
         // A key group is a range of hashes, also where their number was another one.
@@ -62,13 +80,14 @@ impl GroupProgress {
             let (start, end) = (u32::from(group) * old, (u32::from(group) + 1) * old);
             start < u32::from(stored.end) * new && u32::from(stored.start) * new < end
         };
-        let of_group = |group: u16| {
-            let all = list.get().iter().filter(|stored| overlaps(group, stored));
-            all.map(|stored| stored.fired).min().unwrap_or(i64::MIN)
-        };
-        let fired = (range.start..range.end).map(of_group).collect();
+        let of_group = |group: u16| list.get().iter().filter(move |stored| overlaps(group, stored));
+        let groups = range.start..range.end;
+        let fired = groups.clone().map(|group| of_group(group).map(|stored| stored.fired).min().unwrap_or(i64::MIN));
+        let fired = fired.collect();
+        let dropped = groups.map(|group| of_group(group).map(Stored::dropped).max().unwrap_or(i64::MIN)).collect();
         let watermarks = KeyGroupWatermarks::open(context, state)?;
-        Ok(Self { first: range.start, max_parallelism, watermarks, fired, before_end: None, list: Some(list) })
+        let (first, list) = (range.start, Some(list));
+        Ok(Self { first, max_parallelism, watermarks, fired, lateness, dropped, before_end: None, list })
     }
 
     /// The watermark has come to this; those that were further stay there.
@@ -105,6 +124,30 @@ impl GroupProgress {
     /// The watermark of a key group.
     pub(super) fn watermark_of(&self, group: KeyGroup) -> i64 {
         self.watermarks.of(group)
+    }
+
+    /// Windows of a key group that end so or before take no rows any more.
+    pub(super) fn closed_of(&self, group: KeyGroup) -> i64 {
+        let dropped = group.0.checked_sub(self.first).and_then(|position| self.dropped.get(usize::from(position)));
+        self.closed_at(self.watermarks.of(group)).max(dropped.copied().unwrap_or(i64::MIN))
+    }
+
+    /// The same of all key groups, when it is one.
+    pub(super) fn all_closed(&self) -> Option<i64> {
+        let closed = self.closed_at(self.uniform()?);
+        let least = self.least_closed();
+        let most = self.dropped.iter().copied().max().unwrap_or(i64::MIN).max(closed);
+        (least == most).then_some(least)
+    }
+
+    /// No more than the least of all key groups.
+    pub(super) fn least_closed(&self) -> i64 {
+        let dropped = self.dropped.iter().copied().min().unwrap_or(i64::MIN);
+        self.closed_at(self.watermark()).max(dropped)
+    }
+
+    const fn closed_at(&self, watermark: i64) -> i64 {
+        watermark.saturating_add(1).saturating_sub(self.lateness)
     }
 
     /// All key groups, but of neighbours that have come equally far one.
@@ -155,14 +198,18 @@ impl GroupProgress {
     /// What a checkpoint stores; `is_empty`: no window is open.
     pub(super) fn snapshot(&mut self, is_empty: bool) -> Result<Vec<ListPiece>, TaskError> {
         // While the last windows fire, those that have must not do so again.
-        let fired = self.before_end.as_ref().filter(|_| is_empty).unwrap_or(&self.fired);
+        let before_end = self.before_end.as_ref().filter(|_| is_empty);
+        // Behind the end no slices are left, of windows that had fired before it neither.
+        let lateness = if before_end.is_some() { 0 } else { self.lateness };
+        let fired = before_end.unwrap_or(&self.fired);
         let mut stored: Vec<Stored> = Vec::new();
-        for (group, fired) in (self.first..).zip(fired.iter().copied()) {
-            match stored.last_mut().filter(|last| last.fired == fired) {
+        for (group, (fired, dropped)) in (self.first..).zip(fired.iter().copied().zip(self.dropped.iter().copied())) {
+            let dropped = Some(dropped.max(fired.saturating_sub(lateness)));
+            match stored.last_mut().filter(|last| last.fired == fired && last.dropped == dropped) {
                 Some(last) => last.end = group + 1,
                 None => {
                     let max_parallelism = self.max_parallelism;
-                    stored.push(Stored { start: group, end: group + 1, max_parallelism, fired });
+                    stored.push(Stored { start: group, end: group + 1, max_parallelism, fired, dropped });
                 }
             }
         }

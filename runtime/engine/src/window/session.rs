@@ -218,7 +218,7 @@ impl Opened {
         if let Some(other) = keyed.or(list) {
             return Err(unknown_state(context, other));
         }
-        let progress = GroupProgress::open(context, &state)?;
+        let progress = GroupProgress::open(context, &state, 0)?;
         let mut sessions = context.keyed_table(STATE_NAME, Arc::clone(&plan.layout))?;
         let (own, others): (Vec<_>, Vec<_>) = state.keyed.into_iter().partition(|file| file.name == STATE_NAME);
         sessions.restore(&context.uid, &own)?;

@@ -10,7 +10,7 @@ use crate::testing::{Collected, Random, backends, context, lines, restored, writ
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use sluice_protocol::key_group::{self, encode};
-use sluice_protocol::{CheckpointId, Timestamp};
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -319,4 +319,90 @@ fn windows_of_processing_time_go_by_the_clock() {
     let end = |second: u32| format!("1970-01-01T00:00:01.{second:03}");
     let first = format!("+I 1 2 5 3 2 1970-01-01T00:00:01 {} {}", end(10), end(9));
     assert_eq!(emitted, [first, format!("+I 1 1 9 9 9 {} {} {}", end(10), end(20), end(19))]);
+}
+
+/// Keys with what is emitted of them, `+U 1 2 …`, the times of windows cut to their milliseconds.
+fn step(operator: &mut dyn Operator, rows: &[Row], watermark: i64) -> Vec<String> {
+    let mut out = Collected::default();
+    operator.process(Batch::inserts(batch(rows, false)), &mut out).unwrap();
+    while operator.watermark(watermark, &mut out).unwrap() == Progress::More {}
+    let short = |line: String| line.split(' ').take(4).collect::<Vec<_>>().join(" ");
+    out.0.iter().flat_map(lines).map(short).collect()
+}
+
+fn state_of(operator: &mut dyn Operator) -> RestoredState {
+    let own = written(operator.snapshot(CheckpointId(1)).unwrap().unwrap().as_ref());
+    let list = |list: crate::operator::ListPiece| RestoredList {
+        name: list.name,
+        redistribution: list.redistribution,
+        items: list.items,
+    };
+    let operator = own.operator.into_iter().map(list).collect();
+    RestoredState {
+        restored: true,
+        keyed: own.keyed.iter().map(restored).collect(),
+        operator,
+        ..RestoredState::default()
+    }
+}
+
+/// Windows whose slices are dropped stay closed where the job goes on with a greater lateness: their results were right, and
+/// could only be put together in part. Those behind them change by late rows, also after another restore.
+#[test]
+fn a_greater_lateness_opens_no_window_whose_slices_are_gone() {
+    for older in [false, true] {
+        let open = |kind: &WindowKind, lateness: u64, state: RestoredState| {
+            let late =
+                LateRows { allowed_lateness: TimeSpan(lateness), emit_update_before: false, ..LateRows::default() };
+            let schema = batch(&[], false).schema();
+            let made = factory_with(schema, vec![0], kind.clone(), RowTime::Column(2), late).create();
+            let mut operator = made.unwrap();
+            operator.open(&context(0, 1), state).unwrap();
+            operator
+        };
+        let again = |operator: &mut dyn Operator| {
+            let mut state = state_of(operator);
+            let items = state.operator.iter_mut().flat_map(|list| &mut list.items).filter(|_| older);
+            items.filter_map(|item| item.as_object_mut()).for_each(|item| drop(item.remove("dropped")));
+            state
+        };
+        let tumble = WindowKind::Tumble { size: 10, offset: 0 };
+        let mut strict = open(&tumble, 0, RestoredState::default());
+        assert_eq!(step(strict.as_mut(), &[(1, Some(5), Some(0)), (1, Some(6), Some(3))], 9), ["+I 1 2 11"]);
+        let mut lenient = open(&tumble, 20, again(strict.as_mut()));
+        assert_eq!(step(lenient.as_mut(), &[(1, Some(7), Some(4)), (1, Some(1), Some(11))], 19), ["+I 1 1 1"]);
+        assert_eq!(lenient.late_rows(), 1, "of the first window only a part would be known");
+        let mut lenient = open(&tumble, 20, state_of(lenient.as_mut()));
+        let changed = step(lenient.as_mut(), &[(1, Some(7), Some(4)), (1, Some(2), Some(12))], 19);
+        assert_eq!((changed, lenient.late_rows()), (vec!["+U 1 2 3".to_owned()], 1));
+
+        let hop = WindowKind::Hop { slide: 5, size: 15, offset: 0 };
+        let mut strict = open(&hop, 0, RestoredState::default());
+        let rows = [(1, Some(1), Some(0)), (1, Some(2), Some(7)), (1, Some(4), Some(12))];
+        assert_eq!(step(strict.as_mut(), &rows, 14), ["+I 1 1 1", "+I 1 2 3", "+I 1 3 7"]);
+        let mut lenient = open(&hop, 20, again(strict.as_mut()));
+        let late = [(1, Some(100), Some(3)), (1, Some(8), Some(8))];
+        assert_eq!(step(lenient.as_mut(), &late, 19), ["+I 1 3 14"], "[0, 15) lacks its first slice, [5, 20) none");
+        assert_eq!(lenient.late_rows(), 1);
+        assert_eq!(step(lenient.as_mut(), &[(1, Some(16), Some(9))], 19), ["+U 1 4 30"]);
+    }
+}
+
+/// What a drain has dropped is not put together in part either.
+#[test]
+fn behind_a_drain_windows_that_had_fired_before_it_stay_closed() {
+    let late = LateRows { allowed_lateness: TimeSpan(50), ..LateRows::default() };
+    let open = |state: RestoredState| {
+        let tumble = WindowKind::Tumble { size: 10, offset: 0 };
+        let made = factory_with(batch(&[], false).schema(), vec![0], tumble, RowTime::Column(2), late);
+        let mut operator = made.create().unwrap();
+        operator.open(&context(0, 1), state).unwrap();
+        operator
+    };
+    let mut drained = open(RestoredState::default());
+    assert_eq!(step(drained.as_mut(), &[(1, Some(5), Some(0))], 9), ["+I 1 1 5"]);
+    assert_eq!(step(drained.as_mut(), &[], i64::MAX), [""; 0]);
+    let mut resumed = open(state_of(drained.as_mut()));
+    assert_eq!(step(resumed.as_mut(), &[(1, Some(7), Some(1))], 9), [""; 0]);
+    assert_eq!(resumed.late_rows(), 1);
 }

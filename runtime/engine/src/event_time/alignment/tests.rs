@@ -76,3 +76,88 @@ fn other_task_managers_are_waited_for_from_the_beginning() {
     groups.hear(&said("another", 0));
     assert!(!fast.is_ahead(&silent()), "nobody of its group is at work there");
 }
+
+/// Its time is 7 s ahead of the other's, with a split that is idle or not.
+mod of_a_source {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::error::TaskError;
+    use crate::event_time::source::{SourceWatermarks, WatermarkStrategy};
+    use crate::operators::RowExpression;
+    use crate::source::SplitChange;
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use sluice_protocol::Timestamp;
+
+    struct First;
+
+    impl RowExpression for First {
+        fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, TaskError> {
+            Ok(Arc::clone(batch.column(0)))
+        }
+    }
+
+    fn source(groups: &Arc<AlignmentGroups>, splits: &[&str]) -> SourceWatermarks {
+        let strategy = WatermarkStrategy {
+            time: Box::new(|| Ok(Box::new(First))),
+            watermark: Box::new(|| Ok(Box::new(First))),
+            idle_timeout: Some(TimeSpan(1000)),
+            alignment: None,
+        };
+        let mut source = SourceWatermarks::new(&strategy, BTreeMap::new()).unwrap();
+        let added = |split: &&str| SplitChange::Added { split: (*split).to_owned(), may_idle: true };
+        source.begin(&splits.iter().map(added).collect::<Vec<_>>());
+        source.align(member(groups, 0, "g"));
+        source
+    }
+
+    fn rows(times: &[i64]) -> Batch {
+        let column: ArrayRef = Arc::new(Int64Array::from(times.to_vec()));
+        Batch::inserts(RecordBatch::try_from_iter([("t", column)]).unwrap())
+    }
+
+    /// Gives a row of split `a` at each of these times of the clock.
+    fn read(source: &mut SourceWatermarks, clock: impl IntoIterator<Item = u64>, time: i64) {
+        for now in clock {
+            source.polled(Some("a"), Timestamp(now));
+            source.pieces(rows(&[time]), Some("a")).unwrap();
+            source.polled(None, Timestamp(now + 10));
+        }
+    }
+
+    #[test]
+    fn none_waits_while_a_split_of_its_own_is_idle() {
+        let groups = Arc::new(AlignmentGroups::new(false));
+        let mut other = member(&groups, 1, "g");
+        other.report(at(0));
+        let mut fast = source(&groups, &["a", "b"]);
+        read(&mut fast, (0..4000).step_by(100), 7000);
+        assert!(!fast.waits(&silent()), "nobody else would find out that the idle split has rows again");
+        fast.polled(Some("b"), Timestamp(4000));
+        fast.pieces(rows(&[6000]), Some("b")).unwrap();
+        assert!(fast.waits(&silent()), "no split is idle");
+        fast.finish(&[SplitChange::Finished { split: "b".to_owned() }]);
+        other.report(at(5000));
+        assert!(fast.waits(&silent()), "a split at its end has no more rows");
+        other.report(at(6995));
+        assert!(!fast.waits(&silent()));
+    }
+
+    #[test]
+    fn nothing_falls_silent_while_it_waits() {
+        let groups = Arc::new(AlignmentGroups::new(false));
+        let mut other = member(&groups, 1, "g");
+        other.report(at(0));
+        let mut fast = source(&groups, &["a"]);
+        read(&mut fast, [0], 7000);
+        assert!(fast.take_status(Timestamp(10), true).is_some());
+        // Almost silent for long enough.
+        fast.polled(None, Timestamp(999));
+        assert!(fast.waits(&silent()));
+        fast.pause();
+        assert_eq!(fast.wake_at(Timestamp(1000)), Some(Timestamp(2000)), "only word from elsewhere is waited for");
+        assert_eq!(fast.wake_at(Timestamp(1500)), Some(Timestamp(2500)));
+        other.report(at(7000));
+        assert!(!fast.waits(&silent()));
+        assert!(fast.wake_at(Timestamp(1000)).is_some_and(|at| at < Timestamp(1100)));
+    }
+}

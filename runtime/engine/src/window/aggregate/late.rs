@@ -67,7 +67,8 @@ impl WindowAggregate {
         }
         let first = kind.next_end(span, i64::MIN);
         let ends = std::iter::successors(first, |end| kind.next_end(span, *end)).take_while(|end| *end <= fired);
-        let ends = ends.filter(|end| !self.plan.is_over(*end, self.progress.watermark()));
+        let closed = self.progress.least_closed();
+        let ends = ends.filter(|end| *end > closed);
         ends.map(|end| Span { start: kind.start(end, span), end }).collect()
     }
 
@@ -107,9 +108,10 @@ impl WindowAggregate {
         let width = self.plan.calls.layout.words;
         for (slot, key) in self.touched.keys.iter().enumerate() {
             let group = self.touched.key_group(key.first, self.progress.max_parallelism());
-            let has_fired = self.progress.of(group).is_some_and(|progress| {
-                progress.fired >= window.end && !self.plan.is_over(window.end, progress.watermark)
-            });
+            let has_fired = self
+                .progress
+                .of(group)
+                .is_some_and(|progress| progress.fired >= window.end && window.end > self.progress.closed_of(group));
             if !has_fired {
                 let words = slot * width..(slot + 1) * width;
                 old[words.clone()].copy_from_slice(&new[words]);

@@ -23,13 +23,6 @@ pub(super) struct Router {
     pub(super) late: Vec<u32>,
 }
 
-impl Plan {
-    /// Whether a window that ends so takes no rows any more.
-    pub(super) const fn is_over(&self, end: i64, watermark: i64) -> bool {
-        end.saturating_sub(1).saturating_add(self.lateness) <= watermark
-    }
-}
-
 /// The slices of a batch with their rows.
 type Parts = Vec<(Span, RecordBatch)>;
 
@@ -45,9 +38,9 @@ impl Router {
         self.parts.clear();
         self.by_end.clear();
         self.late.clear();
-        let watermarks = self.watermarks(plan, progress, rows)?;
-        let watermark = progress.watermark();
-        let watermark_of = |row: usize| watermarks.as_ref().map_or(watermark, |all| all[row]);
+        let all_closed = self.closed(plan, progress, rows)?;
+        let closed = progress.least_closed();
+        let closed_of = |row: usize| all_closed.as_ref().map_or(closed, |all| all[row]);
         let count = rows.num_rows();
         match (&plan.kind, plan.time) {
             (WindowKind::Attached { start, end }, _) => {
@@ -56,11 +49,11 @@ impl Router {
                     let is_there = starts.is_valid(row) && ends.is_valid(row);
                     is_there.then(|| Span { start: starts.value(row), end: ends.value(row) })
                 };
-                self.note(plan, count, span, watermark_of);
+                self.note(plan, count, span, closed_of);
             }
             (kind, RowTime::Processing) => {
                 let slice = kind.slice_of(now);
-                self.note(plan, count, |_| Some(slice), watermark_of);
+                self.note(plan, count, |_| Some(slice), closed_of);
             }
             (kind, RowTime::Column(column)) => {
                 let times = milliseconds(rows.column(column))?;
@@ -76,20 +69,20 @@ impl Router {
                     }
                     Some(current)
                 };
-                self.note(plan, count, span, watermark_of);
+                self.note(plan, count, span, closed_of);
             }
         }
         Ok(())
     }
 
-    /// The watermark of each row's key group, while they differ.
-    fn watermarks(
+    /// Up to where the windows of each row's key group take no rows any more, while that differs.
+    fn closed(
         &mut self,
         plan: &Plan,
         progress: &GroupProgress,
         rows: &RecordBatch,
     ) -> Result<Option<Vec<i64>>, TaskError> {
-        if progress.uniform().is_some() {
+        if progress.all_closed().is_some() {
             return Ok(None);
         }
         let keys = &plan.calls.keys;
@@ -97,7 +90,7 @@ impl Router {
             [key] if *rows.column(*key).data_type() == DataType::Int64 => self.hashed.hash_bigint(rows.column(*key)),
             _ => self.hashed.encode(rows, keys)?,
         }
-        let of_hash = |hash: &u64| progress.watermark_of(key_group::of_hash(*hash, progress.max_parallelism()));
+        let of_hash = |hash: &u64| progress.closed_of(key_group::of_hash(*hash, progress.max_parallelism()));
         Ok(Some(self.hashed.hashes.iter().map(of_hash).collect()))
     }
 
@@ -106,7 +99,7 @@ impl Router {
         plan: &Plan,
         rows: usize,
         mut span: impl FnMut(usize) -> Option<Span>,
-        watermark_of: impl Fn(usize) -> i64,
+        closed_of: impl Fn(usize) -> i64,
     ) {
         let mut current: Option<(Span, i64, usize)> = None;
         for row in 0..rows {
@@ -119,7 +112,7 @@ impl Router {
                 _ => (plan.kind.last_end(span), self.part(span)),
             };
             current = Some((span, last, part));
-            if plan.is_over(last, watermark_of(row)) {
+            if last <= closed_of(row) {
                 self.drop_row(plan, row);
             } else {
                 self.parts[part].1.push(row as u32);
