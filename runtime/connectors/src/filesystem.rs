@@ -74,6 +74,10 @@ impl SinkFactory for FileSinkFactory {
         DeliveryGuarantee::ExactlyOnce
     }
 
+    fn buffered_bytes(&self) -> u64 {
+        writer::most_buffered(&self.options) as u64
+    }
+
     fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {
         Ok(Some(Box::new(FileCommitter::new(&self.options, context)?)))
     }

@@ -133,7 +133,7 @@ impl fmt::Display for MemorySplit {
         let mib = |bytes: &u64| bytes / MIB;
         write!(
             f,
-            "memory {limit}: keyed state {} MiB, queues {}, Kafka's buffers {}, uploads {}, the rest for the process \
+            "memory {limit}: keyed state {} MiB, queues {}, sources and sinks {}, uploads {}, the rest for the process \
              itself and for pieces of state that a running checkpoint holds",
             mib(state),
             mib(queues),
@@ -182,6 +182,6 @@ mod tests {
         let failure =
             MemorySplit::new(limit(128), Demand { tasks: 2, channels: 0, connectors: 128 * MIB }).unwrap_err();
         assert_eq!(failure.reason, "MemoryTooSmall");
-        assert!(failure.message.contains("Kafka's buffers 128"), "{}", failure.message);
+        assert!(failure.message.contains("sources and sinks 128"), "{}", failure.message);
     }
 }

@@ -186,7 +186,7 @@ impl Staging {
                 let (from, to) = (hidden(root, &file.key), root.join(&file.key));
                 let committed = match fs::rename(&from, &to) {
                     Ok(()) => Committed::Now,
-                    Err(error) if error.kind() == ErrorKind::NotFound => look_for(&to)?,
+                    Err(error) if error.kind() == ErrorKind::NotFound => look_for(root, &to)?,
                     Err(error) => return Err(failure_at(&from, "cannot be renamed", &error)),
                 };
                 if committed != Committed::Lost {
@@ -237,20 +237,20 @@ impl Staging {
     }
 }
 
-/// What became of a file that is not staged any more. Only where its directory can be seen is it lost.
-fn look_for(path: &Path) -> Result<Committed, StoreFailure> {
+/// What became of a file that is not staged any more. Only where the table's directory can be seen is it lost; that of its
+/// partition may have been removed with it.
+fn look_for(root: &Path, path: &Path) -> Result<Committed, StoreFailure> {
     let unseen = |error| failure_at(path, "cannot be looked for", &error);
     if path.try_exists().map_err(unseen)? {
         return Ok(Committed::Before);
     }
-    let directory = path.parent().unwrap_or(path);
-    if directory.try_exists().map_err(unseen)? {
+    if root.try_exists().map_err(unseen)? {
         return Ok(Committed::Lost);
     }
     let message = format!(
         "{} is no directory for the process that commits, the JobManager: mount its volume in the pods of the JobManager and of \
          the TaskManagers alike",
-        directory.display()
+        root.display()
     );
     Err(StoreFailure { kind: StoreFailureKind::Unreachable, message })
 }
@@ -295,6 +295,10 @@ fn failure_at(path: &Path, what: &str, error: &io::Error) -> StoreFailure {
         ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
             (StoreFailureKind::Unsuitable, "; a file and a directory collide there, choose another path")
         }
+        ErrorKind::InvalidFilename => (
+            StoreFailureKind::Unsuitable,
+            "; choose a shorter path, or shorter names of the job, the sink or the partitions",
+        ),
         _ => (StoreFailureKind::Unreachable, ""),
     };
     StoreFailure { kind, message: format!("{} {what}: {error}{hint}", path.display()) }

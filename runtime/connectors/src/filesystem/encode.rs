@@ -8,8 +8,8 @@ use parquet::file::properties::WriterProperties;
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::error::TaskError;
 
-/// A row group of Parquet is written out when it has come to this many bytes in memory.
-const ROW_GROUP: usize = 32 << 20;
+/// A row group of Parquet is written out when it takes this many bytes of memory.
+pub(super) const ROW_GROUP: usize = 32 << 20;
 
 /// The encoder of one file.
 pub(super) enum Encoder {
@@ -53,7 +53,7 @@ impl Encoder {
                 let same =
                     rows.clone().with_schema(options.schema.clone()).map_err(|error| unwritable(options, &error))?;
                 file.write(&same).map_err(|error| unwritable(options, &error))?;
-                if file.in_progress_size() >= ROW_GROUP {
+                if file.memory_size() >= ROW_GROUP {
                     file.flush().map_err(|error| unwritable(options, &error))?;
                 }
                 Ok(())
@@ -81,11 +81,19 @@ impl Encoder {
         }
     }
 
-    /// Bytes of the row group in memory.
+    /// Bytes that the rest is likely to come to in the file.
     pub(super) fn unwritten(&self) -> usize {
         match self {
             Self::Lines { .. } => 0,
             Self::Parquet { file, .. } => file.in_progress_size(),
+        }
+    }
+
+    /// Bytes of memory: those of Parquet are more than come into the file, since every column has a dictionary.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Lines { out, .. } => out.capacity(),
+            Self::Parquet { file, .. } => file.inner().capacity() + file.memory_size(),
         }
     }
 

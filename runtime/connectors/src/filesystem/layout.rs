@@ -1,6 +1,6 @@
 //! Which columns stand in a file and which say something of it: `METADATA FROM 'file.path'` and the like.
 
-use super::partition;
+use super::partition::{self, SplitError};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
@@ -84,10 +84,15 @@ impl Layout {
         Ok(Self { schema: Arc::clone(&table.schema), parts, read, declared, partition_keys, default_partition })
     }
 
+    /// Whether files lie in directories of partitions.
+    pub(super) fn is_partitioned(&self) -> bool {
+        !self.partition_keys.is_empty()
+    }
+
     /// The rows of each directory, without the columns that its name says; one without a name when there are no
     /// partitions.
-    pub(super) fn split(&self, batch: Batch) -> Result<Vec<(String, Batch)>, ArrowError> {
-        if self.partition_keys.is_empty() {
+    pub(super) fn split(&self, batch: Batch) -> Result<Vec<(String, Batch)>, SplitError> {
+        if !self.is_partitioned() {
             return Ok(vec![(String::new(), batch)]);
         }
         let Batch { rows, kinds } = batch;

@@ -15,6 +15,35 @@ pub(super) const DEFAULT_NAME: &str = "__HIVE_DEFAULT_PARTITION__";
 /// What Flink escapes in names of directories, beside control characters.
 const ESCAPED: &str = "\"#%'*/:=?\\{[]^\u{7f}";
 
+/// Bytes of a name that file systems take.
+const MOST_NAME: usize = 255;
+
+/// Bytes that the directories of a file take together at most: S3 takes 1,024 with the table's directory and the file's name.
+const MOST_PATH: usize = 768;
+
+/// Characters of a value that a message shows.
+const SHOWN: usize = 40;
+
+/// Why rows have no directories.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SplitError {
+    /// A value is too long for a name.
+    #[error(
+        "a value of column '{column}' would make a directory's name of {bytes} bytes, but file systems take {MOST_NAME}; it \
+         begins with '{start}': partition by something shorter, such as a part or a hash of it"
+    )]
+    Name { column: String, bytes: usize, start: String },
+    /// The values of a row are too long together.
+    #[error(
+        "directories '{start}…' of a row have {bytes} bytes together, but {MOST_PATH} are the most: partition by fewer or \
+         shorter columns"
+    )]
+    Path { bytes: usize, start: String },
+    /// The columns are not those of the table.
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
+}
+
 /// Whether the text of its values is the same everywhere.
 pub(super) const fn is_supported(data_type: &DataType) -> bool {
     use DataType::{Boolean, Date32, Int8, Int16, Int32, Int64, Utf8};
@@ -37,7 +66,8 @@ fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let code = after.get(..2).filter(|_| *first == b'%').and_then(|code| std::str::from_utf8(code).ok());
+        let is_code = |code: &&[u8]| *first == b'%' && code.iter().all(u8::is_ascii_hexdigit);
+        let code = after.get(..2).filter(is_code).and_then(|code| std::str::from_utf8(code).ok());
         match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
             Some(byte) => {
                 bytes.push(byte);
@@ -58,7 +88,7 @@ pub(super) fn split(
     columns: &[ArrayRef],
     default: &str,
     content: &Batch,
-) -> Result<Vec<(String, Batch)>, ArrowError> {
+) -> Result<Vec<(String, Batch)>, SplitError> {
     let columns = columns.iter().map(|column| cast(column, &DataType::Utf8)).collect::<Result<Vec<_>, _>>()?;
     let columns: Vec<&StringArray> = columns.iter().map(|column| column.as_string::<i32>()).collect();
     let value = |column: &&StringArray, row: usize| match column.is_valid(row).then(|| column.value(row)) {
@@ -75,23 +105,32 @@ pub(super) fn split(
         let kinds = content.kinds.as_ref().map(|kinds| take(kinds, &rows, None)).transpose()?;
         let kinds: Option<UInt8Array> = kinds.map(|kinds| kinds.as_primitive::<UInt8Type>().clone());
         let rows = take_record_batch(&content.rows, &rows)?;
-        Ok((directory(names, &values, default), Batch { rows, kinds }))
+        Ok((directory(names, &values, default)?, Batch { rows, kinds }))
     };
     rows_of.into_iter().map(piece).collect()
 }
 
 /// `day=2026-01-01/app=a`.
-fn directory(names: &[String], values: &[String], default: &str) -> String {
+fn directory(names: &[String], values: &[String], default: &str) -> Result<String, SplitError> {
+    let start = |text: &str| text.chars().take(SHOWN).collect();
     let mut path = String::new();
     for (name, value) in names.iter().zip(values) {
         if !path.is_empty() {
             path.push('/');
         }
+        let before = path.len();
         escape(name, &mut path);
         path.push('=');
         escape(if value.is_empty() { default } else { value }, &mut path);
+        let bytes = path.len() - before;
+        if bytes > MOST_NAME {
+            return Err(SplitError::Name { column: name.clone(), bytes, start: start(value) });
+        }
     }
-    path
+    if path.len() > MOST_PATH {
+        return Err(SplitError::Path { bytes: path.len(), start: start(&path) });
+    }
+    Ok(path)
 }
 
 /// What the directories of a file say of a partition column, for so many rows.
@@ -152,5 +191,27 @@ mod tests {
         assert!(error.contains("in no directory 'm=…'"), "{error}");
         let file = format!("{default}/part-1.json");
         assert_eq!(column(&file, "a b", &DataType::Utf8, DEFAULT_NAME, 3).unwrap().null_count(), 3);
+    }
+
+    #[test]
+    fn what_is_no_code_stays_as_it_is() {
+        let texts = ["%+5", "%4", "%", "%zz", "%-1x"];
+        for text in texts {
+            assert_eq!(unescape(text).as_deref(), Some(text));
+        }
+        assert_eq!(unescape("%2f%2F%41").as_deref(), Some("//A"));
+    }
+
+    #[test]
+    fn directories_that_are_too_long_together_are_refused() {
+        let names: Vec<String> = (0..6).map(|number| format!("c{number}")).collect();
+        let column: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(200)]));
+        let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int32, true)]));
+        let values: ArrayRef = Arc::new(Int32Array::from(vec![1]));
+        let content = Batch::inserts(RecordBatch::try_new(schema, vec![values]).unwrap());
+        let split = |count: usize| split(&names[..count], &vec![Arc::clone(&column); count], DEFAULT_NAME, &content);
+        assert_eq!(split(3).unwrap().len(), 1);
+        let error = split(6).unwrap_err().to_string();
+        assert!(error.contains("'c0=xxx") && error.contains("1223 bytes"), "{error}");
     }
 }

@@ -19,16 +19,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 mod partitions;
-mod speed;
 mod troubles;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A directory that goes away.
-struct Directory(PathBuf);
+pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
         let path = std::env::temp_dir().join(format!("sluice-files-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
@@ -46,7 +45,7 @@ fn schema() -> Arc<Schema> {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("text", DataType::Utf8, true)]))
 }
 
-fn table(path: &str, options: &[(&str, &str)]) -> TableDescriptor {
+pub(super) fn table(path: &str, options: &[(&str, &str)]) -> TableDescriptor {
     let all = [("connector", "filesystem"), ("path", path)].into_iter().chain(options.iter().copied());
     let options = all.map(|(key, value)| TableOption { key: key.to_owned(), value: value.to_owned() });
     TableDescriptor::new("t", schema(), vec![], options.collect())
@@ -59,7 +58,7 @@ fn rows(numbers: Range<i64>) -> Batch {
     Batch::inserts(RecordBatch::try_new(schema(), vec![column, texts]).unwrap())
 }
 
-fn operator(subtask: u32, parallelism: u32) -> OperatorContext {
+pub(super) fn operator(subtask: u32, parallelism: u32) -> OperatorContext {
     let subtask = SubtaskIndex(subtask);
     OperatorContext {
         uid: "t".into(),
@@ -183,11 +182,24 @@ fn write_all(files: &Files, batches: Vec<Batch>) {
     write_run(files, batches.into_iter(), Run::default());
 }
 
-fn write_run(files: &Files, batches: impl Iterator<Item = Batch>, run: Run) {
+fn job() -> JobId {
+    JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() }
+}
+
+fn open_sink(files: &Files, run: Run) -> Box<dyn Sink> {
     let mut sink = files.factory.create().unwrap();
-    let identity = TaskIdentity { job: JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() }, run };
+    let identity = TaskIdentity { job: job(), run };
     let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
-    sink.open(SinkContext { operator: operator(0, 1), identity: identity.clone(), waker, clock }).unwrap();
+    sink.open(SinkContext { operator: operator(0, 1), identity, waker, clock }).unwrap();
+    sink
+}
+
+fn committer(files: &Files) -> Box<dyn Committer> {
+    files.factory.committer(CommitterContext { job: job(), sink: "t".into() }).unwrap().unwrap()
+}
+
+fn write_run(files: &Files, batches: impl Iterator<Item = Batch>, run: Run) {
+    let mut sink = open_sink(files, run);
     for batch in batches {
         while !sink.is_writable().unwrap() {
             std::thread::sleep(Duration::from_millis(1));
@@ -197,8 +209,7 @@ fn write_run(files: &Files, batches: impl Iterator<Item = Batch>, run: Run) {
     while !sink.flush().unwrap() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let context = CommitterContext { job: identity.job, sink: "t".into() };
-    let mut committer = files.factory.committer(context).unwrap().unwrap();
+    let mut committer = committer(files);
     for handle in sink.committables(CheckpointId(1)).unwrap() {
         committer.commit(&handle).unwrap();
     }

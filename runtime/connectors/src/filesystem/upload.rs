@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// With more bytes than this on their way a writer takes no rows.
-const HIGH_WATER: usize = 32 << 20;
+pub(super) const HIGH_WATER: usize = 32 << 20;
 
 /// When the writer has gone, the request under way has this long; a task that is cancelled must end within a minute.
 const GRACE: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000 });

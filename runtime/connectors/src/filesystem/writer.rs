@@ -1,9 +1,10 @@
 //! A subtask's writer: rows into files, one for each partition, each ended by its size, its age or the next barrier, and
 //! staged. Partitions that are too many, or hold too much in memory together, end before that.
 
-use super::encode::Encoder;
-use super::options::FileOptions;
-use super::upload::Upload;
+use super::encode::{Encoder, ROW_GROUP};
+use super::options::{FileFormat, FileOptions};
+use super::partition::SplitError;
+use super::upload::{HIGH_WATER, Upload};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Clock;
@@ -11,6 +12,9 @@ use sluice_engine::sink::{PreCommit, SinkContext, Staged, TransactionId, TwoPhas
 use sluice_protocol::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
 
 /// The version of its handles: the JSON of a [`sluice_storage::staging::StagedFile`].
 pub(super) const HANDLE_VERSION: u32 = 1;
@@ -23,6 +27,15 @@ const MOST_OPEN: usize = 100;
 
 /// Bytes that open files hold in memory together: of more the largest is ended, unless it is the only one.
 const MOST_HELD: usize = 64 << 20;
+
+/// Bytes that a writer holds at most, but for those of one batch: of open files and of what is on its way.
+pub(super) fn most_buffered(options: &FileOptions) -> usize {
+    let of_one = match options.format {
+        FileFormat::Lines(_) => PART,
+        FileFormat::Parquet => ROW_GROUP,
+    };
+    HIGH_WATER + if options.layout.is_partitioned() { MOST_HELD } else { of_one }
+}
 
 /// What the names of files begin with.
 const PREFIX: &str = "part-";
@@ -52,12 +65,14 @@ struct Open {
     encoder: Encoder,
     begun_at: Timestamp,
     handed_on: u64,
+    /// Bytes of memory after the last write.
+    held: usize,
 }
 
 impl Open {
-    /// Bytes in memory.
-    fn held(&self) -> usize {
-        self.encoder.ready() + self.encoder.unwritten()
+    /// Bytes that the file would have.
+    fn size(&self) -> u64 {
+        self.handed_on + (self.encoder.ready() + self.encoder.unwritten()) as u64
     }
 }
 
@@ -82,7 +97,7 @@ impl FileWriter {
         let key = format!("{directory}{slash}{PREFIX}{}-{number}.{extension}", self.transaction);
         self.files += 1;
         self.upload()?.begin(number, key)?;
-        Ok(Open { number, encoder: Encoder::new(&self.options)?, begun_at: self.now(), handed_on: 0 })
+        Ok(Open { number, encoder: Encoder::new(&self.options)?, begun_at: self.now(), handed_on: 0, held: 0 })
     }
 
     fn end_file(&mut self, directory: &str) -> Result<(), TaskError> {
@@ -97,7 +112,15 @@ impl FileWriter {
     fn write_to(&mut self, directory: String, batch: &Batch) -> Result<(), TaskError> {
         let mut open = match self.open.remove(&directory) {
             Some(open) => open,
-            None => self.begin_file(&directory)?,
+            None => {
+                // At once, not after the batch: each of its rows may have a partition of its own.
+                while self.open.len() >= MOST_OPEN
+                    && let Some(first) = self.first()
+                {
+                    self.end_file(&first)?;
+                }
+                self.begin_file(&directory)?
+            }
         };
         open.encoder.write(batch, &self.options)?;
         if open.encoder.ready() >= PART {
@@ -105,9 +128,20 @@ impl FileWriter {
             open.handed_on += bytes.len() as u64;
             self.upload()?.append(open.number, bytes)?;
         }
+        open.held = open.encoder.memory();
         let is_full = self.is_full(&open);
         self.open.insert(directory.clone(), open);
-        if is_full { self.end_file(&directory) } else { Ok(()) }
+        if is_full { self.end_file(&directory) } else { self.keep_within_memory() }
+    }
+
+    /// Ends the largest files until those that are open are small enough together.
+    fn keep_within_memory(&mut self) -> Result<(), TaskError> {
+        while self.open.len() > 1 && self.open.values().map(|open| open.held).sum::<usize>() > MOST_HELD {
+            let largest = self.open.iter().max_by_key(|(_, open)| open.held);
+            let Some(directory) = largest.map(|(directory, _)| directory.clone()) else { return Ok(()) };
+            self.end_file(&directory)?;
+        }
+        Ok(())
     }
 
     fn is_full(&self, open: &Open) -> bool {
@@ -115,26 +149,14 @@ impl FileWriter {
             .options
             .roll_interval
             .is_some_and(|limit| u128::from(self.now().since(open.begun_at).0) >= limit.as_millis());
-        open.handed_on + open.held() as u64 >= self.options.roll_size || is_old
+        open.size() >= self.options.roll_size || is_old
     }
 
-    /// Ends files until those that are open are few, small and young enough.
-    fn keep_within_bounds(&mut self) -> Result<(), TaskError> {
+    /// Ends the files that are old enough, or full.
+    fn end_old(&mut self) -> Result<(), TaskError> {
         let old: Vec<String> =
             self.open.iter().filter(|(_, open)| self.is_full(open)).map(|(directory, _)| directory.clone()).collect();
-        old.iter().try_for_each(|directory| self.end_file(directory))?;
-        loop {
-            let held: usize = self.open.values().map(Open::held).sum();
-            let ended = if self.open.len() > MOST_OPEN {
-                self.first()
-            } else if held > MOST_HELD && self.open.len() > 1 {
-                self.open.iter().max_by_key(|(_, open)| open.held()).map(|(directory, _)| directory.clone())
-            } else {
-                None
-            };
-            let Some(directory) = ended else { return Ok(()) };
-            self.end_file(&directory)?;
-        }
+        old.iter().try_for_each(|directory| self.end_file(directory))
     }
 
     /// The directory whose file was begun first.
@@ -158,12 +180,17 @@ impl TwoPhaseCommitSink for FileWriter {
 
     fn write(&mut self, batch: Batch) -> Result<(), TaskError> {
         let pieces = self.options.layout.split(batch).map_err(|error| {
-            TaskError::Internal(format!("rows of table '{}' have no partitions: {error}", self.options.table))
+            let message = format!("rows of table '{}' have no partitions: {error}", self.options.table);
+            if matches!(error, SplitError::Arrow(_)) {
+                TaskError::Internal(message)
+            } else {
+                TaskError::BadData(message)
+            }
         })?;
         for (directory, rows) in pieces {
             self.write_to(directory, &rows)?;
         }
-        if self.open.len() > 1 { self.keep_within_bounds() } else { Ok(()) }
+        if self.open.len() > 1 { self.end_old() } else { Ok(()) }
     }
 
     fn is_writable(&mut self) -> Result<bool, TaskError> {

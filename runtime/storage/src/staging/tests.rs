@@ -79,3 +79,25 @@ async fn what_is_staged_in_directories_below_is_of_others() {
     let keys: Vec<_> = staging.staged().await.unwrap().into_iter().map(|upload| upload.key).collect();
     assert_eq!(keys, ["a"]);
 }
+
+#[tokio::test]
+async fn what_went_with_the_directory_of_its_partition_is_lost_and_what_went_with_the_table_is_not() {
+    let volume = Volume::new();
+    let staging = volume.staging();
+    let file = stage(&staging, "day=1/hour=2/a").await;
+    fs::remove_dir_all(volume.0.join("table/day=1")).unwrap();
+    assert_eq!(staging.commit(&file).await.unwrap(), Committed::Lost);
+    fs::remove_dir(volume.0.join("table")).unwrap();
+    let failure = staging.commit(&file).await.unwrap_err();
+    let table = format!("{}/table is no directory", volume.0.display());
+    assert!(failure.kind == StoreFailureKind::Unreachable && failure.message.starts_with(&table), "{failure}");
+}
+
+#[tokio::test]
+async fn a_name_that_is_too_long_is_for_a_person() {
+    let volume = Volume::new();
+    for key in ["x".repeat(300), format!("day={}/a", "x".repeat(300))] {
+        let failure = volume.staging().begin(&key).await.err().unwrap();
+        assert!(failure.kind == StoreFailureKind::Unsuitable && failure.message.contains("shorter"), "{failure}");
+    }
+}

@@ -84,3 +84,25 @@ fn what_a_directory_cannot_say_is_named() {
     let refused = FileSinkFactory::new(&unpartitioned, None).err().unwrap().to_string();
     assert!(refused.contains("PARTITIONED BY"), "{refused}");
 }
+
+#[test]
+fn a_value_that_no_directory_can_be_named_by_is_refused() {
+    let directory = Directory::new();
+    let path = format!("file://{}", directory.0.display());
+    let table = partitioned(&path, DataType::Utf8, &[("format", "json")]);
+    let files = Files { factory: FileSinkFactory::new(&table, None).unwrap(), directory, table };
+    // 'kind=' is 5 bytes, and '%2F' is 3.
+    let (long, longest) = (format!("{}/", "x".repeat(248)), format!("{}/", "x".repeat(247)));
+    let refused = open_sink(&files, Run::default()).write(rows_of(&[Some("a"), Some(&long)]));
+    let Err(TaskError::BadData(message)) = refused else { panic!("{refused:?}") };
+    for part in ["table 't'", "column 'kind'", "256 bytes", "'xxxx"] {
+        assert!(message.contains(part), "no {part}: {message}");
+    }
+    assert!(message.len() < 300, "it holds all of the value: {message}");
+    write_all(&files, vec![rows_of(&[Some(&longest)])]);
+    let found = std::fs::read_dir(&files.directory.0).unwrap().find(|entry| {
+        let entry = entry.as_ref().unwrap();
+        entry.file_name().len() == 255 && std::fs::read_dir(entry.path()).unwrap().count() == 1
+    });
+    assert!(found.is_some());
+}

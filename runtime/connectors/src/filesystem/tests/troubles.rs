@@ -17,21 +17,12 @@ fn line(number: i64) -> String {
 
 /// Handles of rows that are staged in the directory.
 fn stage(files: &Files) -> Vec<Committable> {
-    let mut sink = files.factory.create().unwrap();
-    let job = JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() };
-    let identity = TaskIdentity { job, run: Run::default() };
-    let (waker, clock) = (Arc::new(|| {}) as Arc<_>, Arc::new(Timestamp::default) as Arc<_>);
-    sink.open(SinkContext { operator: operator(0, 1), identity, waker, clock }).unwrap();
+    let mut sink = open_sink(files, Run::default());
     sink.write(rows(0..10)).unwrap();
     while !sink.flush().unwrap() {
         std::thread::sleep(Duration::from_millis(1));
     }
     sink.committables(CheckpointId(1)).unwrap()
-}
-
-fn committer(files: &Files) -> Box<dyn Committer> {
-    let job = JobId { namespace: "n".into(), name: "j".into(), uid: "u".into() };
-    files.factory.committer(CommitterContext { job, sink: "t".into() }).unwrap().unwrap()
 }
 
 #[test]
