@@ -46,11 +46,19 @@ pub enum CommitOutcome {
 pub struct UnsettledOutput {
     /// The sink.
     pub sink: OperatorUid,
-    /// Of so many staged transactions.
+    /// Of so many staged transactions; 0: of how many could not be read.
     pub transactions: u64,
     /// When its target gives the first of them up, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// So many further sinks are not named, besides the last that is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_sinks: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What attempts before `older_than` may have left open in the sinks of a job.

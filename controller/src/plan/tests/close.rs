@@ -121,7 +121,7 @@ fn every_phase_of_a_closer_for_a_deletion_against_every_event() {
 /// Whoever wrote the end; of a StreamJob that is deleted only the event is left to say it.
 #[test]
 fn output_that_an_end_left_uncommitted_is_told() {
-    let left = UnsettledOutput { sink: "out.sink".into(), transactions: 3, until: Some(seconds(900)) };
+    let left = UnsettledOutput { sink: "out.sink".into(), transactions: 3, until: Some(seconds(900)), more_sinks: 0 };
     let record = ExitRecord {
         unsettled: vec![left],
         ..ExitRecord::new(ExitKind::Stopped, "Cancelled", "3 staged transactions of sink 'out.sink'")

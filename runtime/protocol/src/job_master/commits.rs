@@ -316,6 +316,8 @@ impl JobMaster {
         let kind =
             EndKind::Failed { failure: Failure::restart("CommitLost", Fault::External, message), is_users: false };
         match &self.phase {
+            // The end is on its way as it is, or stands.
+            _ if self.commits.terminal_queued => {}
             Phase::Ending(_) if self.journal.fold.has_stopped_with_savepoint() => {}
             Phase::Ending(_) => self.phase = Phase::Ending(kind),
             _ => {

@@ -11,7 +11,7 @@ use crate::failure::{ExitKind, ExitRecord, Failure};
 use crate::ids::Generation;
 use crate::job_master::Action;
 use crate::ledger::entry::{EntryHeader, Successor};
-use crate::ledger::{CheckpointKey, Ends, RequestResult};
+use crate::ledger::{CheckpointKey, Ends, Request, RequestResult};
 use crate::message::ToTaskManager;
 use crate::status::JobState;
 use crate::time::{TimeSpan, Timestamp};
@@ -38,7 +38,12 @@ impl JobMaster {
             // What is asked for before the ledger was taken waits for it.
             other if !self.journal.confirmed => self.early.push(other),
             Command::TriggerCheckpoint { id } => self.request_checkpoint(id),
-            Command::Savepoint(request) => self.request_savepoint(request),
+            Command::Savepoint(request) => {
+                if matches!(self.phase, Phase::Ending(_)) && request.kind.ends() != Ends::None {
+                    self.commits.settle_in_time(self.now);
+                }
+                self.request_savepoint(request);
+            }
             Command::Dispose { id, path } => self.request_disposal(id, &path),
             Command::Release => {
                 self.journal.fold.pins.clone().into_iter().for_each(|pin| self.append(Intent::Release(pin)));
@@ -97,9 +102,16 @@ impl JobMaster {
             // What they stage from now on would be aborted.
             self.cancel_execution();
         }
-        self.commits.begin_end(&kind, self.config.directive.start.is_helper(), self.now);
+        self.commits.begin_end(&kind, self.is_end_wanted(), self.now);
         self.phase = Phase::Ending(kind);
         self.conclude_end();
+    }
+
+    /// Whether somebody waits for the job to end, whatever kind of end it is.
+    fn is_end_wanted(&self) -> bool {
+        let asks = |request: &Request| request.kind.ends() != Ends::None;
+        let is_asked = self.journal.fold.open_request().is_some_and(asks);
+        self.config.directive.start.is_helper() || self.concludes_for_another || is_asked
     }
 
     /// Appends the terminal entry, behind everything that has to be confirmed before it: handles are settled (S5) and what
@@ -190,8 +202,12 @@ impl JobMaster {
     }
 
     pub(super) fn exit(&mut self, kind: ExitKind, reason: &str, message: &str, by: Option<Generation>) {
+        self.exit_as(ExitRecord { by_generation: by.map(|by| by.0), ..ExitRecord::new(kind, reason, message) });
+    }
+
+    pub(super) fn exit_as(&mut self, record: ExitRecord) {
         self.shut_task_managers_down();
-        self.exit_with(ExitRecord { by_generation: by.map(|by| by.0), ..ExitRecord::new(kind, reason, message) });
+        self.exit_with(record);
     }
 
     /// The last entry, as the controller is told of it (N3). Not by who removes a savepoint: what the job's end was, nobody

@@ -10,10 +10,10 @@ use super::loading::Allowed;
 use super::operations::Purpose;
 use super::takeover;
 use super::{JobMaster, Phase, StartFrom};
-use crate::failure::{ExitKind, Failure};
+use crate::failure::{ExitKind, ExitRecord, Failure};
 use crate::ids::Attempt;
 use crate::ledger::decide::{StartDecision, Starter, decide_start};
-use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference};
+use crate::ledger::entry::{Entry, EntryHeader, LedgerError, SnapshotReference, Successor};
 use crate::ledger::read::{LedgerReader, ReadStep, entries_after, last_entry};
 use crate::ledger::{Ends, LedgerState, RestorePoint, StartCause};
 use crate::paths;
@@ -76,7 +76,6 @@ impl JobMaster {
         let decision = decide_start(&starter, last);
         self.journal.adopt(last);
         self.adopt_failures();
-        let seen = self.config.directive.seen;
         match decision {
             StartDecision::Continue(RestorePoint::Empty) => self.claim(None),
             StartDecision::Continue(_) => match self.restore_reference() {
@@ -90,44 +89,61 @@ impl JobMaster {
             StartDecision::Path { from, allow_non_restored_state, abandon_sinks } => {
                 self.load_place(&from, Allowed { state: allow_non_restored_state, sinks: abandon_sinks });
             }
-            StartDecision::Conclude(ends) => {
-                self.concludes_for_another = self.journal.fold.directive != self.config.directive.id
-                    && self.config.directive.start != StartFrom::Continue;
-                let is_finished = ends == Ends::Finish && !self.journal.fold.drained;
-                self.wanted_end = Some(if is_finished { EndKind::Finished } else { EndKind::Stopped });
-                self.claim_as(StartCause::Close, self.restore_reference());
-            }
+            StartDecision::Conclude(ends) => self.conclude_first(ends),
             StartDecision::Close(end) => self.close_job(end),
             StartDecision::Dispose { path } => self.begin_disposal(&path),
             StartDecision::NotEnded { last } => self.exit_not_ended(last),
             StartDecision::Report(state) => self.exit_reporting(state),
             StartDecision::Superseded(by) => self.exit_superseded(Some(by)),
-            StartDecision::StateMoved { last } => {
-                let message = format!(
-                    "the ledger ends at entry {last}, the directive was written for entry {seen}: nothing was changed"
-                );
-                self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
-            }
-            StartDecision::StateMissing { last } => {
-                let found = last.map_or_else(|| "is empty".to_owned(), |last| format!("ends at entry {last}"));
-                let message = format!(
-                    "the ledger below {} {found}, but entry {seen} had been seen: check checkpointing.storage and the \
-                     bucket; to start without that state, raise the nonce",
-                    paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory())
-                );
-                self.exit(ExitKind::StateMissing, "StateMissing", &message, None);
-            }
+            StartDecision::StateMoved { last } => self.exit_state_moved(last),
+            StartDecision::StateMissing { last } => self.exit_state_missing(last),
             StartDecision::Moved(to) => {
-                let place = paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory());
                 let latest = last.and_then(|entry| self.restorable_uri(&self.journal.paths, entry));
-                self.status.state = crate::status::JobState::Failed;
-                self.exit(ExitKind::StateMoved, "MovedTo", &takeover::gone(&place, &to, latest.as_deref()), None);
+                self.exit_moved_to(&to, latest.as_deref());
             }
             StartDecision::Elsewhere(state) => {
                 let message = format!("the job's ledger says {state:?}: it goes on elsewhere");
                 self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
             }
         }
+    }
+
+    /// An end had come as far as its last checkpoint (K4).
+    fn conclude_first(&mut self, ends: Ends) {
+        self.concludes_for_another = self.journal.fold.directive != self.config.directive.id
+            && self.config.directive.start != StartFrom::Continue;
+        let is_finished = ends == Ends::Finish && !self.journal.fold.drained;
+        self.wanted_end = Some(if is_finished { EndKind::Finished } else { EndKind::Stopped });
+        self.claim_as(StartCause::Close, self.restore_reference());
+    }
+
+    fn exit_state_moved(&mut self, last: u64) {
+        let message = format!(
+            "the ledger ends at entry {last}, the directive was written for entry {}: nothing was changed",
+            self.config.directive.seen
+        );
+        self.exit(ExitKind::StateMoved, "StateMoved", &message, None);
+    }
+
+    fn exit_state_missing(&mut self, last: Option<u64>) {
+        let found = last.map_or_else(|| "is empty".to_owned(), |last| format!("ends at entry {last}"));
+        let message = format!(
+            "the ledger below {} {found}, but entry {} had been seen: check checkpointing.storage and the bucket; to start \
+             without that state, raise the nonce",
+            self.own_place(),
+            self.config.directive.seen
+        );
+        self.exit(ExitKind::StateMissing, "StateMissing", &message, None);
+    }
+
+    fn exit_moved_to(&mut self, to: &Successor, latest: Option<&str>) {
+        let message = takeover::gone(&self.own_place(), to, latest);
+        self.status.state = JobState::Failed;
+        self.exit(ExitKind::StateMoved, "MovedTo", &message, None);
+    }
+
+    fn own_place(&self) -> String {
+        paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory())
     }
 
     /// Failures of the ledger and of the controller's status, of this revision (F1).
@@ -224,9 +240,10 @@ impl JobMaster {
         self.status.state = reported_state(state);
         let failure = self.journal.fold.failure.clone();
         let message = failure.as_ref().map_or(message, |failure| failure.message.as_str()).to_owned();
-        let message = left_uncommitted(message, &self.journal.fold.unsettled, self.now);
+        let unsettled = self.journal.fold.unsettled.clone();
+        let message = left_uncommitted(message, &unsettled, self.now);
         let reason = failure.map_or_else(|| format!("{state:?}"), |failure| failure.reason);
-        self.exit(kind, &reason, &message, None);
+        self.exit_as(ExitRecord { unsettled, ..ExitRecord::new(kind, reason, message) });
     }
 
     pub(super) fn exit_unreadable_ledger(&mut self, error: &LedgerError) {

@@ -47,9 +47,9 @@ pub(super) enum Closing {
 
 impl Commits {
     /// The end of all input waits for its commits as long as it takes: nobody wants the job to end without its results.
-    pub(in super::super) fn begin_end(&mut self, kind: &EndKind, is_closer: bool, now: Timestamp) {
+    pub(in super::super) fn begin_end(&mut self, kind: &EndKind, is_wanted: bool, now: Timestamp) {
         self.ending_since = Some(now);
-        if *kind != EndKind::Finished || is_closer {
+        if *kind != EndKind::Finished || is_wanted {
             self.settle_in_time(now);
         }
     }
@@ -90,8 +90,12 @@ impl JobMaster {
         // An entry under way may complete a checkpoint with further handles.
         let is_idle = !self.journal.appender.is_busy() && self.journal.queue.is_empty();
         let waits = !self.commits.unsettled.is_empty() && !self.commits.is_overdue(self.now);
-        if !is_idle || self.commits.loading || waits || self.tasks_may_stage() {
+        if !is_idle || waits || self.tasks_may_stage() {
             return false;
+        }
+        if self.commits.loading {
+            // Nothing is aborted: what is not known cannot be spared.
+            return self.commits.is_overdue(self.now);
         }
         let is_given_up = self.commits.settle_by.is_some_and(|by| by.plus(ABORT_PATIENCE) <= self.now);
         let tries = match self.commits.closing {
@@ -135,27 +139,35 @@ impl JobMaster {
             kind,
             EntryKind::Stopped | EntryKind::Finished { .. } | EntryKind::Cancelled { .. } | EntryKind::Failed { .. }
         );
-        if ends { summary(self.commits.unsettled.iter()) } else { Vec::new() }
+        match ends {
+            true if self.has_unread() => named(self.config.graph.transactional_sinks().map(|sink| (sink, 0, None))),
+            true => summary(self.commits.unsettled.iter()),
+            false => Vec::new(),
+        }
     }
 
-    /// Whether the last complete checkpoint holds what is not committed.
+    /// Whether the last complete checkpoint holds what is not committed, or may.
     pub(in super::super) fn has_unsettled(&self) -> bool {
-        !self.commits.unsettled.is_empty()
+        !self.commits.unsettled.is_empty() || self.has_unread()
+    }
+
+    /// Whether it is not known what the last complete checkpoint holds.
+    fn has_unread(&self) -> bool {
+        self.commits.loading && self.has_transactional_sinks()
     }
 
     /// What an end waits for.
     pub(in super::super) fn end_progress(&self) -> String {
-        match self.commits.settle_by.filter(|_| self.has_unsettled() && !self.commits.terminal_queued) {
-            Some(by) => format!(
-                "waiting for {} to be committed, for {} at most",
-                describe(&summary(self.commits.unsettled.iter()), self.now),
-                by.since(self.now)
-            ),
-            None if self.has_unsettled() => {
-                format!("waiting for {} to be committed", describe(&summary(self.commits.unsettled.iter()), self.now))
-            }
-            None => "recording the end".to_owned(),
+        if self.commits.terminal_queued || !self.has_unsettled() {
+            return "recording the end".to_owned();
         }
+        let what = if self.has_unread() {
+            "the last checkpoint to be read, which tells what is staged".to_owned()
+        } else {
+            format!("{} to be committed", describe(&summary(self.commits.unsettled.iter()), self.now))
+        };
+        let until = self.commits.settle_by.map(|by| format!(", for {} at most", by.since(self.now)));
+        format!("waiting for {what}{}", until.unwrap_or_default())
     }
 }
 
@@ -167,19 +179,35 @@ pub(super) fn summary<'a>(handles: impl Iterator<Item = &'a CommitHandle>) -> Ve
         *transactions += 1;
         *until = [*until, committable.expires_at].into_iter().flatten().min();
     }
-    let named = sinks.into_iter().take(SINKS);
-    named.map(|(sink, (transactions, until))| UnsettledOutput { sink: sink.clone(), transactions, until }).collect()
+    named(sinks.into_iter().map(|(sink, (transactions, until))| (sink, transactions, until)))
+}
+
+/// As many of them as are named; the last tells how many are not.
+fn named<'a>(mut sinks: impl Iterator<Item = (&'a OperatorUid, u64, Option<Timestamp>)>) -> Vec<UnsettledOutput> {
+    let first = sinks.by_ref().take(SINKS);
+    let all = |(sink, transactions, until): (&OperatorUid, _, _)| {
+        let sink = sink.clone();
+        UnsettledOutput { sink, transactions, until, more_sinks: 0 }
+    };
+    let mut named: Vec<_> = first.map(all).collect();
+    if let Some(last) = named.last_mut() {
+        last.more_sinks = u64::try_from(sinks.count()).unwrap_or(u64::MAX);
+    }
+    named
 }
 
 /// The same for people.
 pub(in super::super) fn describe(unsettled: &[UnsettledOutput], now: Timestamp) -> String {
-    let one = |UnsettledOutput { sink, transactions, until }: &UnsettledOutput| {
+    let one = |UnsettledOutput { sink, transactions, until, more_sinks }: &UnsettledOutput| {
         let until = match until {
             Some(until) if *until > now => format!(" (kept by its target for {} more)", rounded(until.since(now))),
             Some(_) => " (its target may have given them up)".to_owned(),
             None => String::new(),
         };
-        format!("{transactions} staged transactions of sink '{sink}'{until}")
+        let transactions =
+            if *transactions == 0 { "an unknown number of".to_owned() } else { transactions.to_string() };
+        let more = if *more_sinks == 0 { String::new() } else { format!(", and those of {more_sinks} more sinks") };
+        format!("{transactions} staged transactions of sink '{sink}'{until}{more}")
     };
     unsettled.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -47,6 +47,10 @@ impl JobMaster {
 
     pub(in super::super) fn on_handles_loaded(&mut self, reply: StoreReply) {
         let Some(latest) = self.journal.fold.latest().map(|latest| latest.key) else { return };
+        if self.commits.terminal_queued {
+            // It was waited for long enough: the entry says that it is not known.
+            return;
+        }
         let has_sinks = self.has_transactional_sinks();
         if !has_sinks && self.is_ending() {
             self.commits.loading = false;
@@ -106,12 +110,22 @@ impl JobMaster {
     }
 
     fn adopt_handles(&mut self, handles: Vec<CommitHandle>) {
-        let abandoned = self.journal.fold.abandoned_sinks().to_vec();
+        let abandoned = self.abandoned_sinks();
         let handles = self.without_abandoned(handles, &abandoned);
-        if let Some(refusal) = self.without_sink(&handles) {
+        // A conclusion commits what it can and says what it leaves; the start that follows is refused, if need be.
+        if let Some(refusal) = self.without_sink(&handles).filter(|_| !self.concludes_for_another) {
             return self.exit_user_error(&refusal);
         }
         self.commits.unsettled = handles.into_iter().collect();
+    }
+
+    /// The sinks whose uncommitted output this start gives up by name. Where it first concludes an end, the ledger has not
+    /// heard of it.
+    fn abandoned_sinks(&self) -> Vec<OperatorUid> {
+        match &self.config.directive.start {
+            StartFrom::Path { abandon_sinks, .. } if self.concludes_for_another => abandon_sinks.clone(),
+            _ => self.journal.fold.abandoned_sinks().to_vec(),
+        }
     }
 
     /// Those that a start does not give up by name, which is told of the others (S5): what a cluster holds that is gone for good

@@ -4,9 +4,10 @@ use super::bench::{Bench, with_sink};
 use super::{kinds, restoring};
 use crate::commit::{CommitOutcome, UnsettledOutput};
 use crate::failure::ExitKind;
+use crate::graph::{OperatorInfo, OperatorKind};
 use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, StartFrom};
-use crate::ledger::Entry;
+use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, SavepointRequest, StartFrom};
+use crate::ledger::{Entry, SavepointKind};
 use crate::options::Retention;
 use crate::status::JobState;
 use crate::time::TimeSpan;
@@ -49,6 +50,22 @@ fn next(bench: &Bench, job: JobMasterConfig, generation: u64, start: StartFrom) 
     bench
 }
 
+/// One that has been told nothing yet, whose brokers are gone too.
+fn starting(dead: &Bench, job: JobMasterConfig, generation: u64, id: &str, start: StartFrom) -> Bench {
+    let directive = Directive { id: id.to_owned(), seen: last(dead).number, start };
+    let mut bench = Bench::paused(JobMasterConfig { generation: Generation(generation), directive, ..job });
+    bench.store = dead.store.clone();
+    bench.outcome = CommitOutcome::Retry("no broker answers".to_owned());
+    bench.fails_aborts = true;
+    bench.tick();
+    bench
+}
+
+fn savepoint(kind: SavepointKind) -> Command {
+    let directory = Some("s3://other/sp".to_owned());
+    Command::Savepoint(SavepointRequest { id: "a".into(), kind, directory, timeout: TimeSpan::from_secs(30) })
+}
+
 fn last(bench: &Bench) -> Entry {
     bench.ledger().pop().unwrap()
 }
@@ -64,7 +81,7 @@ fn is_abandoned(bench: &Bench) -> bool {
 fn assert_left(bench: &Bench, kind: &str) {
     let entry = last(bench);
     assert_eq!(kinds(bench).last().map(String::as_str), Some(kind));
-    let [UnsettledOutput { sink, transactions: 1, until: Some(_) }] = &entry.unsettled[..] else {
+    let [UnsettledOutput { sink, transactions: 1, until: Some(_), more_sinks: 0 }] = &entry.unsettled[..] else {
         panic!("{:?}", entry.unsettled)
     };
     assert_eq!(sink.as_str(), "out");
@@ -103,6 +120,9 @@ fn l6_a_closer_goes_on_after_its_deadline_too() {
         closer.pass(31_000);
         assert_left(&closer, kind);
         assert_eq!(closer.aborts.last().unwrap().spared.len(), 1, "what is uncommitted is aborted by no end");
+        let start = StartFrom::Close { end: CloseEnd::Cancelled };
+        let second = starting(&closer, job(), 3, &job().directive.id, start).exit.unwrap();
+        assert_eq!(second.unsettled, last(&closer).unsettled, "a second one says so too");
     }
 }
 
@@ -126,7 +146,8 @@ fn l6_what_an_end_left_is_committed_by_the_next_start() {
 /// Nobody wants it to end without its results, until somebody says so.
 #[test]
 fn l6_the_end_of_all_input_waits_for_its_commits_until_an_end_is_asked_for() {
-    for asked in [Command::Cancel, Command::Stop] {
+    let savepoints = [SavepointKind::Stop, SavepointKind::Drain].map(savepoint);
+    for asked in [Command::Cancel, Command::Stop].into_iter().chain(savepoints) {
         let mut bench = cut_off();
         bench.finish_all();
         bench.acknowledge_all(2);
@@ -140,6 +161,89 @@ fn l6_the_end_of_all_input_waits_for_its_commits_until_an_end_is_asked_for() {
         let message = &bench.exit.as_ref().unwrap().message;
         assert!(message.starts_with("all input was read; it left uncommitted"), "{message}");
     }
+}
+
+#[test]
+fn l6_an_end_that_is_asked_for_while_all_input_ends_has_its_deadline_too() {
+    for (kind, has_ended) in [(SavepointKind::Stop, true), (SavepointKind::Savepoint, false)] {
+        let mut bench = cut_off();
+        bench.finish_all();
+        bench.command(savepoint(kind));
+        bench.acknowledge_all(2);
+        bench.pass(31_000);
+        assert_eq!(bench.exit.is_some(), has_ended, "{kind:?}: {:?} {:?}", kinds(&bench), bench.status());
+    }
+}
+
+/// Its handle is lost, which is told, when the entry is on its way: that says how the job ended.
+#[test]
+fn l6_an_answer_that_comes_after_the_terminal_entry_does_not_change_the_end() {
+    let mut bench = cut_off();
+    bench.holds_commits = true;
+    bench.outcome = CommitOutcome::Lost("it was aborted".to_owned());
+    bench.pass(30_000);
+    bench.command(Command::Cancel);
+    bench.pass(29_000);
+    (bench.store.loses_ledger_replies, bench.store.drops_ledger_puts) = (true, true);
+    bench.pass(12_000);
+    assert_eq!(bench.exit.clone(), None);
+    bench.answer_commits();
+    (bench.store.loses_ledger_replies, bench.store.drops_ledger_puts) = (false, false);
+    bench.pass(60_000);
+    let exit = bench.exit.clone().unwrap();
+    assert_eq!((exit.kind, bench.state()), (ExitKind::Stopped, JobState::Cancelled), "{}", exit.message);
+    assert_eq!(bench.status().lost_commits, 1);
+    assert!(bench.status().notices.iter().any(|notice| notice.reason == "CommitLost"));
+}
+
+/// The end of all input, which nobody asked for, had its checkpoint when its JobManager died.
+#[test]
+fn l6_who_concludes_an_end_before_another_start_has_its_deadline() {
+    let mut dead = cut_off();
+    dead.finish_all();
+    dead.acknowledge_all(2);
+    let mut elsewhere = job();
+    elsewhere.graph.vertices[1].operators[1].uid = "elsewhere".into();
+    for job in [job(), elsewhere] {
+        let mut next = starting(&dead, job, 2, "d2", StartFrom::ResumeLatest);
+        assert_eq!(next.exit, None, "it waits for the commits");
+        next.pass(41_000);
+        let exit = next.exit.clone().unwrap();
+        assert_eq!((exit.kind, exit.reason.as_str()), (ExitKind::StateMoved, "StateMoved"), "{}", exit.message);
+        assert_eq!(kinds(&next).last().map(String::as_str), Some("Finished"));
+        assert_eq!((last(&next).unsettled[0].transactions, exit.unsettled), (2, last(&next).unsettled));
+    }
+    let mut next = starting(&dead, job(), 2, "d2", abandoning(OWN));
+    next.pass(20_000);
+    assert_eq!((next.exit.clone().unwrap().reason.as_str(), next.commits.len()), ("StateMoved", 0));
+    assert!(is_abandoned(&next), "what its start gives up is not waited for");
+}
+
+/// The description of the last checkpoint is damaged: what is staged is not known, and so nothing is aborted.
+#[test]
+fn l6_an_end_goes_on_where_its_handles_cannot_be_read_and_says_so() {
+    let mut dead = cut_off();
+    let key = "default/pv-1/1/chk-1/_metadata";
+    let whole = dead.store.get(key);
+    dead.store.put(key, &whole[..whole.len() / 2]);
+    let mut many = job();
+    let sink = |number| OperatorInfo {
+        uid: format!("sink-{number}").as_str().into(),
+        kind: OperatorKind::TransactionalSink,
+        description: String::new(),
+    };
+    many.graph.vertices[1].operators.extend((0..9).map(sink));
+    let start = StartFrom::Close { end: CloseEnd::Cancelled };
+    let mut closer = starting(&dead, many, 2, &job().directive.id, start);
+    closer.pass(29_000);
+    assert_eq!(closer.exit, None);
+    assert!(closer.status().message.contains("is damaged"), "{:?}", closer.status());
+    closer.pass(3_000);
+    let exit = closer.exit.clone().unwrap();
+    assert_eq!((exit.reason.as_str(), exit.unsettled.len(), exit.unsettled[7].more_sinks), ("Cancelled", 8, 2));
+    let said = ["an unknown number of staged transactions of sink 'out'", "and those of 2 more sinks"];
+    assert!(said.iter().all(|said| exit.message.contains(said)), "{}", exit.message);
+    assert!(closer.aborts.is_empty() && closer.holds_below("default/pv-1/1/chk-1/"));
 }
 
 #[test]
