@@ -11,11 +11,12 @@
 //!
 //! - `properties`: `properties.*`, from Java's names to librdkafka's. - `options`, `offset_options`: what can be said
 //!   in WITH. - `client`: clients, their logs, and looking up topics. - `topics`: which are read. - `split`: positions and owners. - `offsets`:
-//!   where to start and where to stop. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
+//!   where to start and where to stop. - `beginning`: the splits at the start. - `discovery`: new partitions. - `rows`, `metadata`: records into rows. - `source`,
 //!   `sink`: the subtasks.
 //! - `writer`, `slots`: the exactly-once subtask and its producers. - `committer`: commits after the checkpoint.
 //!   `transactions`, `cluster`, `secure`: what is asked of the brokers for it beside librdkafka.
 
+mod beginning;
 mod client;
 mod cluster;
 mod committer;

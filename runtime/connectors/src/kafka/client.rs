@@ -205,6 +205,11 @@ impl<C: ClientContext> Lookup<'_, C> {
 
     /// The partitions of a topic. `serve` lets the client call back, for only then its errors are known.
     pub(super) fn partitions(&self, topic: &str, serve: impl Fn()) -> Result<Vec<i32>, TaskError> {
+        self.find_partitions(topic, serve)?.ok_or_else(|| self.missing(topic))
+    }
+
+    /// As [`Lookup::partitions`]; `None` when the brokers said for [`MISSING_GRACE`] that there is no such topic.
+    pub(super) fn find_partitions(&self, topic: &str, serve: impl Fn()) -> Result<Option<Vec<i32>>, TaskError> {
         let started = Instant::now();
         loop {
             let answer = self.client.fetch_metadata(Some(topic), self.remaining().min(Duration::from_secs(2)));
@@ -214,7 +219,8 @@ impl<C: ClientContext> Lookup<'_, C> {
                     let found = metadata.topics().iter().find(|found| found.name() == topic);
                     match found.map(|found| (found.error(), found.partitions())) {
                         Some((None, partitions)) if !partitions.is_empty() => {
-                            return Ok(partitions.iter().map(rdkafka::metadata::MetadataPartition::id).collect());
+                            let numbers = partitions.iter().map(rdkafka::metadata::MetadataPartition::id);
+                            return Ok(Some(numbers.collect()));
                         }
                         Some((Some(error), _)) => RDKafkaErrorCode::from(error),
                         _ => RDKafkaErrorCode::UnknownTopicOrPartition,
@@ -225,7 +231,7 @@ impl<C: ClientContext> Lookup<'_, C> {
             self.check_access(&format!("topic '{topic}'"), problem)?;
             let missing = matches!(problem, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic);
             if missing && started.elapsed() >= MISSING_GRACE {
-                return Err(self.missing(topic));
+                return Ok(None);
             }
             if Instant::now() >= self.deadline {
                 return Err(if missing { self.missing(topic) } else { self.unreachable(problem) });
@@ -262,11 +268,9 @@ impl<C: ClientContext> Lookup<'_, C> {
     fn unreachable(&self, problem: RDKafkaErrorCode) -> TaskError {
         let said = self.log.last_error().map(|(_, text)| format!(" The client says: {text}.")).unwrap_or_default();
         TaskError::Unavailable(format!(
-            "table '{}': no Kafka broker could be reached at {} within {} s ({problem}).{said} Check \
+            "table '{}': no Kafka broker could be reached at {} in time ({problem}).{said} Check \
              'properties.bootstrap.servers', the network, and that the brokers run",
-            self.table,
-            self.bootstrap_servers,
-            OPEN_TIMEOUT.as_secs()
+            self.table, self.bootstrap_servers,
         ))
     }
 

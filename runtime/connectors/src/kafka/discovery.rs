@@ -1,19 +1,21 @@
 //! A thread that looks for new partitions, and new topics of a pattern, now and then. What it finds begins with its oldest record, since it was
 //! made while the job ran.
 
-use super::client::{Consumer, Lookup, OPEN_TIMEOUT};
+use super::client::{Consumer, Lookup, OPEN_TIMEOUT, ReaderContext};
 use super::offset_options::Startup;
 use super::offsets::Offsets;
 use super::options::SourceOptions;
 use super::split::{NewSplit, owner};
 use rdkafka::consumer::Consumer as _;
-use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
 use sluice_protocol::SubtaskIndex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
+
+/// How long a topic or a partition is asked for in one round: others come after it.
+const TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The running thread; it ends when this is dropped, after the question it is at.
 pub(super) struct Discovery {
@@ -40,7 +42,7 @@ impl Discovery {
         let (sender, found) = channel();
         std::thread::Builder::new().name("kafka-discovery".to_owned()).spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(interval) {
-                task.look(&sender);
+                task.look(&sender, &ended);
             }
         })?;
         Ok(Self { _alive: alive, found })
@@ -53,41 +55,60 @@ impl Discovery {
 }
 
 impl DiscoveryTask {
-    fn look(&mut self, found: &Sender<NewSplit>) {
-        match self.find() {
-            Ok(splits) => {
-                for split in splits {
-                    let position = &split.position;
-                    tracing::info!(split = position.name(), "a new partition is read from its beginning");
-                    self.known.insert((position.topic.clone(), position.partition));
-                    if found.send(split).is_ok() {
-                        (self.waker)();
-                    }
-                }
+    /// A topic or a partition that cannot be looked at keeps none of the others back.
+    fn look(&mut self, found: &Sender<NewSplit>, ended: &Receiver<()>) {
+        let topics = match self.lookup(OPEN_TIMEOUT).topics(&self.options.topics, BTreeSet::new(), || ()) {
+            Ok(topics) => topics,
+            Err(error) => {
+                tracing::warn!(%error, "the look for new partitions failed; it will be repeated");
+                return;
             }
-            Err(error) => tracing::info!(%error, "the look for new partitions failed; it will be repeated"),
+        };
+        for topic in &topics {
+            let partitions = match self.lookup(TOPIC_TIMEOUT).partitions(topic, || ()) {
+                Ok(partitions) => partitions,
+                Err(error) => {
+                    tracing::warn!(%error, topic, "the look for new partitions of a topic failed; it will be repeated");
+                    continue;
+                }
+            };
+            for partition in partitions {
+                if ended.try_recv() == Err(TryRecvError::Disconnected) {
+                    return;
+                }
+                self.look_at(topic, partition, found);
+            }
         }
     }
 
-    fn find(&self) -> Result<Vec<NewSplit>, TaskError> {
-        let lookup = Lookup {
+    fn look_at(&mut self, topic: &str, partition: i32, found: &Sender<NewSplit>) {
+        let place = (topic.to_owned(), partition);
+        if owner(topic, partition, self.parallelism) != self.subtask || self.known.contains(&place) {
+            return;
+        }
+        let lookup = self.lookup(TOPIC_TIMEOUT);
+        let offsets = Offsets { consumer: &self.consumer, options: &self.options, lookup: &lookup };
+        match offsets.start(topic, partition, &Startup::Earliest) {
+            Ok(split) => {
+                tracing::info!(split = split.position.name(), "a new partition is read from its beginning");
+                self.known.insert(place);
+                if found.send(split).is_ok() {
+                    (self.waker)();
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, topic, partition, "a new partition cannot be read yet; it will be tried again");
+            }
+        }
+    }
+
+    fn lookup(&self, patience: Duration) -> Lookup<'_, ReaderContext> {
+        Lookup {
             client: self.consumer.client(),
             log: &self.consumer.context().log,
             table: &self.options.table,
             bootstrap_servers: self.options.properties.bootstrap_servers(),
-            deadline: Instant::now() + OPEN_TIMEOUT,
-        };
-        let offsets = Offsets { consumer: &self.consumer, options: &self.options, lookup: &lookup };
-        let mut splits = Vec::new();
-        let topics = lookup.topics(&self.options.topics, BTreeSet::new(), || ())?;
-        for topic in &topics {
-            for partition in lookup.partitions(topic, || ())? {
-                let owned = owner(topic, partition, self.parallelism) == self.subtask;
-                if owned && !self.known.contains(&(topic.clone(), partition)) {
-                    splits.push(offsets.start(topic, partition, &Startup::Earliest)?);
-                }
-            }
+            deadline: Instant::now() + patience,
         }
-        Ok(splits)
     }
 }

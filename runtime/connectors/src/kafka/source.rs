@@ -4,13 +4,13 @@
 //! its own. A poll takes what is there and never waits; librdkafka calls the task's waker when a queue that was empty
 //! has something. Brokers that go away while the source runs are no failure: librdkafka connects again by itself.
 
-use super::client::{Consumer, Lookup, OPEN_TIMEOUT, ReaderContext, build_consumer};
+use super::beginning::Beginning;
+use super::client::{Consumer, ReaderContext, build_consumer};
 use super::discovery::{Discovery, DiscoveryTask};
-use super::offset_options::Startup;
-use super::offsets::{Offsets, out_of_range, place};
+use super::offsets::{out_of_range, place};
 use super::options::SourceOptions;
 use super::rows::{BadRecord, NoRows, ReadRows, RowReader, What};
-use super::split::{NewSplit, SplitPosition, owner};
+use super::split::{NewSplit, SplitPosition};
 use crate::format::{BadMessage, MAX_MESSAGES};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{CommitMode, Consumer as _};
@@ -23,7 +23,7 @@ use sluice_protocol::CheckpointId;
 use sluice_protocol::state::SplitState;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Events of the client itself (logs, errors, answers to commits) that one poll serves.
 const EVENTS_PER_POLL: usize = 8;
@@ -70,72 +70,6 @@ impl KafkaReader {
         Self { options, rows, malformed: 0, reading: None }
     }
 
-    fn lookup<'a>(&'a self, consumer: &'a Consumer) -> Lookup<'a, ReaderContext> {
-        Lookup {
-            client: consumer.client(),
-            log: &consumer.context().log,
-            table: &self.options.table,
-            bootstrap_servers: self.options.properties.bootstrap_servers(),
-            deadline: Instant::now() + OPEN_TIMEOUT,
-        }
-    }
-
-    /// All splits of this subtask with their positions.
-    fn find_splits(
-        &self,
-        consumer: &Consumer,
-        context: &SourceContext,
-        state: &RestoredState,
-    ) -> Result<Vec<NewSplit>, TaskError> {
-        let lookup = self.lookup(consumer);
-        let offsets = Offsets { consumer, options: &self.options, lookup: &lookup };
-        let mut restored = state.splits.iter().map(SplitPosition::from_state).collect::<Result<Vec<_>, _>>()?;
-        self.check_topics(&restored)?;
-        let mut splits = Vec::new();
-        let stored = restored.iter().map(|split| split.topic.clone()).collect();
-        let topics = lookup.topics(&self.options.topics, stored, || serve_events(consumer))?;
-        if topics.is_empty() && self.options.discovery.is_none() {
-            return Err(lookup.no_match(&self.options.topics));
-        }
-        for topic in &topics {
-            let partitions = lookup.partitions(topic, || serve_events(consumer))?;
-            self.check_partitions(topic, &partitions, &restored)?;
-            for partition in partitions {
-                if owner(topic, partition, context.operator.parallelism) != context.operator.subtask {
-                    continue;
-                }
-                let known = restored.iter().position(|split| split.topic == *topic && split.partition == partition);
-                if let Some(known) = known {
-                    splits.push(offsets.restored(restored.swap_remove(known))?);
-                } else if !state.restored {
-                    splits.push(offsets.start(topic, partition, &self.options.startup)?);
-                } else if self.options.bounded.is_none() {
-                    // Made since the checkpoint. A bounded source ends with the partitions that it began with.
-                    splits.push(offsets.start(topic, partition, &Startup::Earliest)?);
-                }
-            }
-        }
-        Ok(splits)
-    }
-
-    fn check_topics(&self, restored: &[SplitPosition]) -> Result<(), TaskError> {
-        match restored.iter().find(|split| !self.options.topics.contain(&split.topic)) {
-            None => Ok(()),
-            Some(split) => Err(TaskError::IncompatibleState(format!(
-                "the state holds a position in topic '{}', which table '{}' does not read any more (its option {}). \
-                 Give the source another uid to start anew, or restore without its state",
-                split.topic, self.options.table, self.options.topics
-            ))),
-        }
-    }
-
-    fn check_partitions(&self, topic: &str, found: &[i32], restored: &[SplitPosition]) -> Result<(), TaskError> {
-        match restored.iter().find(|split| split.topic == topic && !found.contains(&split.partition)) {
-            None => Ok(()),
-            Some(split) => Err(out_of_range(&self.options.table, split, &format!("it does not exist: {found:?} do"))),
-        }
-    }
-
     /// What a message that cannot be read says.
     fn bad_message(&self, splits: &[Split], BadRecord { message: bad, what }: &BadRecord) -> TaskError {
         let (split, offset) = bad.place;
@@ -158,7 +92,8 @@ impl KafkaReader {
     }
 }
 
-fn serve_events(consumer: &Consumer) {
+/// Lets the client call back.
+pub(super) fn serve_events(consumer: &Consumer) {
     for _ in 0..EVENTS_PER_POLL {
         // Records have queues of their own; here only events come, and their callbacks have run when it returns.
         let _ = consumer.poll(Duration::ZERO);
@@ -206,7 +141,7 @@ impl Reading {
     }
 
     /// Takes up to `max` messages, split by split; how many there were, with those that hold no row.
-    fn take(&mut self, table: &str, rows: &mut RowReader, max: usize) -> Result<usize, TaskError> {
+    fn take(&mut self, options: &SourceOptions, rows: &mut RowReader, max: usize) -> Result<usize, TaskError> {
         let mut taken = 0;
         let count = self.splits.len();
         self.polled = None;
@@ -214,7 +149,7 @@ impl Reading {
             let index = (self.turn + step) % count;
             let number = u32::try_from(index).unwrap_or(u32::MAX);
             let before = taken;
-            taken += self.splits[index].take(table, number, &self.consumer, rows, max - taken)?;
+            taken += self.splits[index].take(options, number, &self.consumer, rows, max - taken)?;
             if taken > before {
                 self.polled = Some(index);
             }
@@ -231,7 +166,7 @@ impl Reading {
 impl Split {
     fn take(
         &mut self,
-        table: &str,
+        options: &SourceOptions,
         number: u32,
         consumer: &Consumer,
         rows: &mut RowReader,
@@ -256,7 +191,7 @@ impl Split {
                     self.finished = self.position.is_finished();
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => self.reached_latest(consumer),
-                Some(Err(error)) => self.check(table, &error)?,
+                Some(Err(error)) => self.check(options, &error)?,
             }
         }
         Ok(taken)
@@ -293,15 +228,22 @@ impl Split {
     }
 
     /// Which errors end the task; all others librdkafka overcomes by itself.
-    fn check(&self, table: &str, error: &KafkaError) -> Result<(), TaskError> {
+    fn check(&self, options: &SourceOptions, error: &KafkaError) -> Result<(), TaskError> {
         use RDKafkaErrorCode::{
             AutoOffsetReset, BadCompression, BadMessage, Fatal, InvalidMessage, OffsetOutOfRange,
             TopicAuthorizationFailed, UnknownPartition, UnknownTopic, UnknownTopicOrPartition,
         };
         let whose = place(&self.position.topic, self.position.partition);
+        let table = &options.table;
         match error.rdkafka_error_code() {
             Some(OffsetOutOfRange | AutoOffsetReset) => {
                 Err(out_of_range(table, &self.position, "the brokers do not have that offset (any more)"))
+            }
+            Some(UnknownTopicOrPartition | UnknownTopic | UnknownPartition) if options.topics.is_pattern() => {
+                Err(TaskError::Unavailable(format!(
+                    "table '{table}': {whose} does not exist any more. If its topic was deleted, the source begins again \
+                     without it"
+                )))
             }
             Some(UnknownTopicOrPartition | UnknownTopic | UnknownPartition) => Err(TaskError::Unavailable(format!(
                 "table '{table}': {whose} does not exist any more. Was the topic deleted? Create it, and mind that a \
@@ -331,7 +273,8 @@ impl Source for KafkaReader {
         let mut consumer = build_consumer(&self.options.properties, bounded)?;
         let waker = context.waker.clone();
         consumer.set_nonempty_callback(move || waker());
-        let splits = self.find_splits(&consumer, &context, &state)?;
+        let beginning = Beginning { options: &self.options, consumer: &consumer, operator: &context.operator };
+        let splits = beginning.splits(&state)?;
         let consumer = Arc::new(consumer);
         let discovery = self
             .options
@@ -374,7 +317,7 @@ impl Source for KafkaReader {
         };
         serve_events(&reading.consumer);
         reading.assign_found(&self.options.table)?;
-        let taken = reading.take(&self.options.table, &mut self.rows, max_rows.clamp(1, MAX_MESSAGES))?;
+        let taken = reading.take(&self.options, &mut self.rows, max_rows.clamp(1, MAX_MESSAGES))?;
         match self.rows.finish() {
             Ok(ReadRows { batch, bad }) => {
                 self.malformed += bad.len() as u64;

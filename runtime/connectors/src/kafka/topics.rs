@@ -56,6 +56,11 @@ impl Topics {
         }
     }
 
+    /// Whether they come and go without anybody naming them.
+    pub(super) const fn is_pattern(&self) -> bool {
+        matches!(self, Self::Pattern(_))
+    }
+
     /// Whether it is one of them.
     pub(super) fn contain(&self, topic: &str) -> bool {
         match self {

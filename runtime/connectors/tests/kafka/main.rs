@@ -2,6 +2,7 @@
 //! tests skip and say so; with `CI=true` they fail instead.
 //!
 //! - `broker`: topics, records in and out by a plain client. - `raw`: transactions as the brokers list them.
+//! - `missing`: topics that come, go or have no leader, on brokers of librdkafka's own, which run always.
 //! - `task`: what the task loop does with a source or sink. - `exactly_once`: the conformance suite, `versions`: on other brokers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "the whole crate is tests")]
@@ -9,6 +10,7 @@
 mod broker;
 mod exactly_once;
 mod formats;
+mod missing;
 mod raw;
 mod secure;
 mod sink;

@@ -14,10 +14,10 @@ use sluice_protocol::state::SplitState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const EARLIEST: (&str, &str) = ("scan.startup.mode", "earliest-offset");
+pub(crate) const EARLIEST: (&str, &str) = ("scan.startup.mode", "earliest-offset");
 const TO_LATEST: (&str, &str) = ("scan.bounded.mode", "latest-offset");
 
-fn schema() -> SchemaRef {
+pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true), Field::new("app_id", DataType::Utf8, true)]))
 }
 
@@ -29,7 +29,7 @@ fn kafka(bootstrap: &str, topic: &str, options: &[(&str, &str)]) -> Arc<dyn Sour
 }
 
 /// Reads `count` numbers, at most 37 at a time.
-fn read(reader: &mut Reader, count: usize) -> Vec<i64> {
+pub(crate) fn read(reader: &mut Reader, count: usize) -> Vec<i64> {
     let mut numbers = Vec::new();
     while numbers.len() < count {
         let batch = reader.next((count - numbers.len()).min(37)).unwrap().expect("more rows");
@@ -47,7 +47,7 @@ fn read_to_end(reader: &mut Reader) -> Vec<i64> {
     numbers
 }
 
-fn range(first: i64, count: i64) -> Vec<i64> {
+pub(crate) fn range(first: i64, count: i64) -> Vec<i64> {
     (first..first + count).collect()
 }
 
