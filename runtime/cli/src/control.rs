@@ -2,7 +2,8 @@
 //!
 //! They talk to the control endpoint of a JobManager, which is named by its address or found by its job on a cluster
 //! ([`endpoint`]), and wait for the answer in its status, which outlives the connection and the JobManager: an
-//! interrupted wait is taken up again by the same request id.
+//! interrupted wait is taken up again by the same request id. Savepoints and checkpoints have a deadline; `cancel` and
+//! `stop --without-savepoint` wait until the job has ended.
 
 pub(crate) mod endpoint;
 
@@ -179,7 +180,7 @@ pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandErro
 pub(crate) async fn log_level(arguments: LogLevelArguments) -> Result<u8, CommandError> {
     let reached = arguments.job.reach().await?;
     let (client, job, generation) = reached.connect().await?;
-    client.set_log_level(generation, &arguments.filter).await?;
+    client.set_log_level(generation, &arguments.filter).await.map_err(|error| reached.explained(error))?;
     output::complain(&format!("the processes of job {job} log '{}' now", arguments.filter));
     Ok(0)
 }
@@ -253,14 +254,15 @@ impl Asked {
             return Err(self.reached.is_anothers(&job).into());
         }
         self.job = Some(job.clone());
-        let mut statuses = client.watch(&job, generation).await?;
-        client.execute(generation, &self.id, command).await?;
+        let explained = |error| self.reached.explained(error);
+        let mut statuses = client.watch(&job, generation).await.map_err(explained)?;
+        client.execute(generation, &self.id, command).await.map_err(explained)?;
         while let Some(status) = statuses.next().await {
-            if let Some(answer) = self.answer_in(&status?) {
+            if let Some(answer) = self.answer_in(&status.map_err(explained)?) {
                 return answer;
             }
         }
-        Err(self.reached.ended().into())
+        Err(self.reached.ended())
     }
 
     fn answer_in(&self, status: &JobStatus) -> Option<Result<String, CommandError>> {
@@ -286,18 +288,20 @@ const fn is_between_job_managers(error: &CommandError) -> bool {
     }
 }
 
-/// Ends a job and waits until it has.
+/// Ends a job and waits until it has, however long its last commits take: only finding the JobManager and handing the command
+/// over have deadlines. Interrupted, it has been handed over.
 async fn end(job: &JobArguments, command: &Command) -> Result<u8, CommandError> {
     let reached = job.reach().await?;
     let (client, job, generation) = reached.connect().await?;
-    let mut statuses = client.watch(&job, generation).await?;
-    client.execute(generation, &new_id(), command).await?;
+    let explained = |error| reached.explained(error);
+    let mut statuses = client.watch(&job, generation).await.map_err(explained)?;
+    client.execute(generation, &new_id(), command).await.map_err(explained)?;
     let mut last = JobState::Stopping;
     while let Some(status) = statuses.next().await {
         match status {
             Ok(status) => last = status.state,
             Err(_) if last.is_terminal() => break,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(explained(error)),
         }
         if last.is_terminal() {
             break;

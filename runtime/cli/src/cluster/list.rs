@@ -84,8 +84,9 @@ fn cells(job: &StreamJob, now: Timestamp) -> Vec<String> {
 
 async fn of_job_manager(reached: &Reached) -> Result<String, CommandError> {
     let (client, job, generation) = reached.connect().await?;
-    let mut statuses = client.watch(&job, generation).await?;
-    let status = statuses.next().await.transpose()?.ok_or_else(|| reached.ended())?;
+    let explained = |error| reached.explained(error);
+    let mut statuses = client.watch(&job, generation).await.map_err(explained)?;
+    let status = statuses.next().await.transpose().map_err(explained)?.ok_or_else(|| reached.ended())?;
     let JobStatus { state, failed_attempts, last_checkpoint, message, since, .. } = status;
     let row = vec![
         job.namespace,

@@ -5,11 +5,15 @@ use super::{Cluster, ClusterError, JOB_LABEL};
 use crate::error::CommandError;
 use crate::output;
 use clap::Args;
-use futures::{AsyncBufReadExt as _, StreamExt as _};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, LogParams};
 use std::ops::ControlFlow;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 /// Says which process a pod is for; the container of that process has the same name.
 const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
@@ -113,13 +117,69 @@ async fn show(
     };
     let what = format!("reading the log of pod '{}'", source.pod);
     let pods = cluster.pods();
-    let request = Request::new(what.clone(), "get", "pods/log");
-    let mut lines = cluster.within(request, pods.log_stream(&source.pod, &parameters)).await?.lines();
-    while let Some(line) = lines.next().await {
-        let line = line.map_err(|source| CommandError::Io { what: what.clone(), source })?;
+    let request = || Request::new(what.clone(), "get", "pods/log");
+    let mut log = pin!(cluster.within(request(), pods.log_stream(&source.pod, &parameters)).await?);
+    // With --follow silence is as good as any log.
+    let patience = (!arguments.follow).then_some(cluster.patience);
+    loop {
+        let line = match next_line(&mut log, patience).await {
+            Ok(line) => line.map_err(|source| CommandError::Io { what: what.clone(), source })?,
+            Err(_) => return Err(request().unanswered(cluster).into()),
+        };
+        let Some(line) = line else { return Ok(ControlFlow::Continue(())) };
         if output::write(&format!("{prefix}{line}\n")).is_err() {
             return Ok(ControlFlow::Break(()));
         }
     }
-    Ok(ControlFlow::Continue(()))
+}
+
+/// The next line, if it comes in time; `None` at the end. What is not UTF-8 in it is shown as `\u{fffd}`.
+async fn next_line(
+    log: &mut (impl AsyncBufRead + Unpin),
+    patience: Option<Duration>,
+) -> Result<std::io::Result<Option<String>>, Elapsed> {
+    let mut line = Vec::new();
+    let read = log.read_until(b'\n', &mut line);
+    let read = match patience {
+        Some(patience) => timeout(patience, read).await?,
+        None => read.await,
+    };
+    Ok(read.map(|length| {
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        (length > 0).then(|| String::from_utf8_lossy(text).into_owned())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::AsyncReadExt as _;
+    use futures::io::{BufReader, Cursor};
+
+    /// A reader that never has anything.
+    struct Silent;
+
+    impl futures::AsyncRead for Silent {
+        fn poll_read(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &mut [u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_text_is_shown_all_the_same_and_silence_ends() {
+        let patience = Some(Duration::from_millis(20));
+        let mut log = BufReader::new(Cursor::new(b"one\r\n\xff two\n\nlast".to_vec()).chain(Silent));
+        for expected in ["one", "\u{fffd} two", ""] {
+            assert_eq!(next_line(&mut log, patience).await.unwrap().unwrap().as_deref(), Some(expected));
+        }
+        assert!(next_line(&mut log, patience).await.is_err(), "it is silent");
+        let mut log = BufReader::new(Cursor::new(b"last".to_vec()));
+        assert_eq!(next_line(&mut log, None).await.unwrap().unwrap().as_deref(), Some("last"));
+        assert_eq!(next_line(&mut log, None).await.unwrap().unwrap(), None);
+    }
 }

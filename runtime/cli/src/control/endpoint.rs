@@ -75,8 +75,8 @@ impl Reached {
         connected.await.map_err(|error| self.explained(error))
     }
 
-    /// A port of loopback says nothing of why the cluster did not carry on from there.
-    fn explained(&self, error: ControlError) -> CommandError {
+    /// What every failure of the connection is passed through: a port of loopback says nothing of why the cluster did not carry on from there.
+    pub(crate) fn explained(&self, error: ControlError) -> CommandError {
         let failure = match &error {
             ControlError::Unreachable { .. } => self.way.as_ref().and_then(Way::take_failure),
             _ => None,
@@ -85,9 +85,9 @@ impl Reached {
     }
 
     /// It ended while it was listened to.
-    pub(crate) fn ended(&self) -> ControlError {
+    pub(crate) fn ended(&self) -> CommandError {
         let message = "the JobManager ended".to_owned();
-        ControlError::Unreachable { address: self.address.clone(), message }
+        self.explained(ControlError::Unreachable { address: self.address.clone(), message })
     }
 
     /// It is no longer the one that was asked.
