@@ -23,7 +23,8 @@ mod view;
 use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
 use change::{Change, classify};
 use sluice_crds::{StreamJobSpec, StreamJobState, UsedRestore};
-use sluice_protocol::job_master::{Command, REPEATS_OUTPUT, StartFrom, TOLD_ONCE};
+use sluice_protocol::failure::ExitRecord;
+use sluice_protocol::job_master::{Command, NOTHING_BEGUN, REPEATS_OUTPUT, StartFrom, TOLD_ONCE};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
 use sluice_protocol::{Generation, Timestamp};
 
@@ -195,6 +196,9 @@ impl<'a> Planner<'a> {
     /// What the JobManager reported is remembered where decisions rest on it.
     fn absorb_report(&mut self) {
         let Some(report) = &self.facts.report else { return };
+        if self.probes() {
+            return;
+        }
         let memory = &mut self.plan.memory;
         memory.ledger_entry = memory.ledger_entry.max(report.ledger_entry);
         if report.last_checkpoint.is_some() {
@@ -206,10 +210,8 @@ impl<'a> Planner<'a> {
         memory.restored_from.clone_from(&report.restored_from);
         memory.foreign_snapshot.clone_from(&report.foreign_snapshot);
         let is_first = memory.started_revision < memory.revision;
-        memory.started_revision = memory.revision;
-        if let Some(used) = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref()).filter(|_| is_first) {
-            remember_restore(memory, used);
-        }
+        self.note_started();
+        let memory = &mut self.plan.memory;
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
         }
@@ -218,13 +220,35 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Whether a helper finds out what became of a revision of which nothing was heard: what it writes itself tells nothing of
+    /// that, only its exit record does.
+    fn probes(&self) -> bool {
+        let memory = &self.plan.memory;
+        let is_first_seen = memory.directive.as_ref().is_some_and(|directive| directive.seen == 0);
+        memory.helper.is_some() && memory.started_revision < memory.revision && is_first_seen
+    }
+
+    /// The revision's directive was carried out.
+    fn note_started(&mut self) {
+        let memory = &mut self.plan.memory;
+        let is_first = memory.started_revision < memory.revision;
+        memory.started_revision = memory.revision;
+        if let Some(used) = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref()).filter(|_| is_first) {
+            remember_restore(memory, used);
+        }
+    }
+
     /// What the JobManager said at its end counts like a report: the last one may not have arrived (N3).
     fn absorb_exit(&mut self) {
-        let memory = &mut self.plan.memory;
-        let is_current = |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == memory.generation;
+        let (generation, probes) = (self.plan.memory.generation, self.probes());
+        let is_current = |pod: &&PodFacts| pod.role == Role::JobManager && pod.generation == generation;
         let pods = self.facts.pods.iter().filter(is_current);
-        let entries = pods.filter_map(|pod| pod.ended.as_ref()?.record.as_ref()?.ledger_entry);
+        let records = pods.filter_map(|pod| pod.ended.as_ref()?.record.as_ref());
+        let counts =
+            |record: &&ExitRecord| record.reason != NOTHING_BEGUN && (!probes || stop::is_terminal(record.kind));
+        let entries = records.filter(counts).filter_map(|record| record.ledger_entry);
         if let Some(entry) = entries.max() {
+            let memory = &mut self.plan.memory;
             memory.ledger_entry = memory.ledger_entry.max(entry);
         }
     }

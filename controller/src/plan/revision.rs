@@ -1,5 +1,6 @@
 //! New revisions, generations and their directives (N2, N3, C3), and the pods they are made of.
 
+use super::trial::is_checkpoint;
 use super::{Planner, PodPlan, View};
 use crate::facts::{Program, Role, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeMode};
@@ -101,6 +102,9 @@ impl Planner<'_> {
         let restore = self.facts.frozen.as_ref().and_then(|frozen| frozen.restore.as_ref());
         let was_asked = |from: &String| restore.is_some_and(|restore| restore.from == *from);
         match (savepoint, unused()) {
+            (Some(before), Some(_)) if moves && !has_no_ledger && memory.ledger_entry == 0 => {
+                path(self.newest_since(program, before))
+            }
             (Some(savepoint), _) if allows || moves || has_no_ledger => path(savepoint),
             // What was never seen to run has a ledger all the same, which is newer than what it was to start from.
             (_, Some(_)) if moves && memory.ledger_entry > 0 => path(self.job_directory()),
@@ -108,24 +112,45 @@ impl Planner<'_> {
             (_, Some(Directive { start: StartFrom::Path { from, .. }, .. })) if !was_asked(from) => path(from.clone()),
             _ if moves && memory.ledger_entry > 0 => path(self.job_directory()),
             // It was to start empty, or from where the spec asked, and never did.
-            (_, Some(_)) if moves && memory.revision > 1 => {
-                self.before_move(program).map_or(StartFrom::ResumeLatest, path)
+            (_, Some(_)) if memory.ledger_entry == 0 => {
+                // A `continue` behind a closer's entries would only report the end.
+                let anew = || if is_in_memory(&program.spec) { StartFrom::Continue } else { StartFrom::ResumeLatest };
+                self.before_unused(program, has_no_ledger).map_or_else(anew, path)
             }
             _ if memory.ledger_entry == 0 => StartFrom::Continue,
             _ => StartFrom::ResumeLatest,
         }
     }
 
-    /// What the move that was not carried out had left, unless that is in the very storage: its ledger knows best.
-    fn before_move(&self, program: &Program) -> Option<String> {
-        let wanted = program.spec.checkpointing.as_ref()?;
-        let snapshot = self.plan.memory.trial.as_ref()?.snapshot.clone()?;
-        (!snapshot.starts_with(wanted.storage.trim_end_matches('/'))).then_some(snapshot)
+    /// What the job had before a revision that was never carried out. There is none only where it never had a checkpoint.
+    fn before_unused(&self, program: &Program, has_no_ledger: bool) -> Option<String> {
+        let memory = &self.plan.memory;
+        let snapshot = memory.trial.as_ref().and_then(|trial| trial.snapshot.clone());
+        let latest = || memory.last_checkpoint.as_ref().map(|latest| latest.path.clone());
+        match snapshot {
+            Some(snapshot) if has_no_ledger => Some(snapshot),
+            None if has_no_ledger => None,
+            snapshot => snapshot.or_else(latest).map(|snapshot| self.newest_since(program, snapshot)),
+        }
+    }
+
+    /// The job's directory, where a checkpoint lies in it: its ledger, in the wanted storage or in one of before,
+    /// knows best what is the newest there, and taking it over fences it. A savepoint is what it is.
+    fn newest_since(&self, program: &Program, snapshot: String) -> String {
+        let specs = [Some(&program.spec), self.facts.stable.as_ref(), self.facts.frozen.as_ref()];
+        let mut directories = specs.into_iter().flatten().map(|spec| self.directory_of(spec));
+        let holds = |directory: &String| snapshot.starts_with(&format!("{directory}/"));
+        let found = directories.find(holds).filter(|_| is_checkpoint(&snapshot));
+        found.unwrap_or(snapshot)
     }
 
     /// The job's directory in the storage of the revision that ran (N1).
     fn job_directory(&self) -> String {
-        let checkpointing = self.facts.frozen.as_ref().and_then(|spec| spec.checkpointing.as_ref());
+        self.facts.frozen.as_ref().map(|spec| self.directory_of(spec)).unwrap_or_default()
+    }
+
+    fn directory_of(&self, spec: &StreamJobSpec) -> String {
+        let checkpointing = spec.checkpointing.as_ref();
         let root = checkpointing.map(|checkpointing| checkpointing.storage.trim_end_matches('/')).unwrap_or_default();
         format!("{root}/{}", self.facts.directory)
     }
@@ -173,6 +198,7 @@ impl Planner<'_> {
         self.plan.view = View::progressing(state, reason, message);
         let words = match &self.directive().start {
             StartFrom::Continue if self.plan.memory.ledger_entry == 0 => "starts".to_owned(),
+            StartFrom::ResumeLatest if self.plan.memory.ledger_entry == 0 => "starts".to_owned(),
             StartFrom::Continue => "continues from the latest retained checkpoint".to_owned(),
             StartFrom::ResumeLatest => "resumes from the latest checkpoint".to_owned(),
             StartFrom::Path { from, .. } => format!("restores {from}"),

@@ -248,7 +248,7 @@ impl Planner<'_> {
     }
 
     /// No JobManager can be asked for an end: a closer writes it (L6), where the revision has run and has a ledger.
-    fn end_unreachable(&mut self, stop: &Stop, cause: &Rejection) {
+    pub(super) fn end_unreachable(&mut self, stop: &Stop, cause: &Rejection) {
         if (self.has_run() && self.has_ledger()) || self.may_have_begun_elsewhere(stop) {
             self.begin_closer(cause);
             return self.tell_closing(stop);
@@ -264,7 +264,9 @@ impl Planner<'_> {
         let needs_end = self.needs_terminal_entry(stop);
         let since = self.plan.memory.helper.as_ref().map(|helper| helper.since).unwrap_or_default();
         let deadline = since.plus(CLOSE_TIMEOUT);
-        if !needs_end && self.facts.now >= deadline {
+        // What it has found counts, however late it is heard.
+        let has_ended = matches!(fate, Fate::Exited(record) if is_terminal(record.kind));
+        if !needs_end && !has_ended && self.facts.now >= deadline {
             self.tell_not_closed(&format!("its closer has not ended it within {CLOSE_TIMEOUT}"));
             return self.stopped(None);
         }
@@ -306,12 +308,16 @@ impl Planner<'_> {
 
     /// Whether a revision that is left for another storage may have begun its ledger although nothing was heard of it: a
     /// closer finds out, and fences it. Not where its container cannot have started.
-    fn may_have_begun_elsewhere(&self, stop: &Stop) -> bool {
+    pub(super) fn may_have_begun_elsewhere(&self, stop: &Stop) -> bool {
         let memory = &self.plan.memory;
-        let is_unknown = !self.has_run() && memory.ledger_entry == 0 && memory.job_manager_pod.is_some();
+        // That there are entries tells nothing: they may be of an earlier stay.
+        let is_first_seen = memory.directive.as_ref().is_some_and(|directive| directive.seen == 0);
+        let is_unknown = !self.has_run() && is_first_seen && memory.job_manager_pod.is_some();
         let is_in_memory = self.checkpointing().is_none_or(CheckpointingSpec::is_in_memory);
-        let cannot_start = self.job_manager().is_some_and(|pod| pod.problem.is_some());
-        is_unknown && !is_in_memory && !cannot_start && self.leaves_storage(stop)
+        let cannot_start = self.job_manager().is_some_and(|pod| !pod.started && pod.problem.is_some());
+        // Where the spec may go to while it is suspended, nobody knows yet.
+        let may_leave = stop.cause == StopCause::Suspend || self.leaves_storage(stop);
+        is_unknown && !is_in_memory && !cannot_start && may_leave
     }
 
     /// Asks for an end, until a deadline.
@@ -422,11 +428,7 @@ impl Planner<'_> {
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
         record.into_iter().for_each(|record| self.tell_unsettled(record));
         let stop = self.plan.memory.stop.take();
-        self.plan.memory.helper = None;
-        if record.is_some_and(|record| record.reason == NOTHING_BEGUN) {
-            // What the closer wrote is no state: it is where the revision was to be started from.
-            self.plan.memory.ledger_entry = 0;
-        }
+        let found_nothing = self.absorb_closed(record);
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
         self.delete_pods(|_| true);
         let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());
@@ -444,8 +446,8 @@ impl Planner<'_> {
             (DesiredState::Suspended, _, Some(ExitRecord { unsettled, message, .. })) if !unsettled.is_empty() => {
                 self.end(StreamJobState::Suspended, "OutputUnsettled", message);
             }
-            (DesiredState::Suspended, ..) => self.end(StreamJobState::Suspended, "Suspended", "it keeps its state"),
-            _ if rolls_back && self.change() <= Change::InPlace && self.can_roll_back() => self.roll_back_overdue(),
+            (DesiredState::Suspended, ..) => self.suspended(found_nothing),
+            _ if rolls_back && self.change() <= Change::InPlace && self.can_roll_back() => self.roll_back_stopped(),
             (DesiredState::Running, Ok(program), _) => self.begin_revision(&self.startable(program), stop.as_ref()),
             (DesiredState::Running, Err(rejection), _) => match self.running_program() {
                 // The spec was broken while the job was being stopped for an earlier one: what ran goes on.
@@ -453,6 +455,29 @@ impl Planner<'_> {
                 None => self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message),
             },
         }
+    }
+
+    /// What a closer has found out of a revision of which nothing was heard; whether nothing had begun.
+    fn absorb_closed(&mut self, record: Option<&ExitRecord>) -> bool {
+        let closer = self.plan.memory.helper.take().filter(|_| !self.has_run());
+        let Some(record) = record.filter(|record| closer.is_some() && is_terminal(record.kind)) else { return false };
+        if record.reason == NOTHING_BEGUN {
+            // What the closer wrote is no state: it is where the revision was to be started from.
+            self.plan.memory.ledger_entry = 0;
+            return true;
+        }
+        self.note_started();
+        false
+    }
+
+    /// The job rests; what a closer that found nothing says of its own entries is not heard again.
+    fn suspended(&mut self, found_nothing: bool) {
+        if found_nothing {
+            let memory = &mut self.plan.memory;
+            memory.generation = memory.generation.next();
+            memory.job_manager_pod = None;
+        }
+        self.end(StreamJobState::Suspended, "Suspended", "it keeps its state");
     }
 
     /// The savepoint of a stop that was given up and came to its end all the same.

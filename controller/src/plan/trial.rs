@@ -15,7 +15,7 @@ const TAKE_OVER: TimeSpan = TimeSpan::from_secs(10);
 const UNREADABLE: [&str; 3] = ["SnapshotIncompatible", "SnapshotNotFound", "SnapshotUnreadable"];
 
 /// Whether a place is a checkpoint, and no savepoint.
-fn is_checkpoint(place: &str) -> bool {
+pub(super) fn is_checkpoint(place: &str) -> bool {
     place.rsplit('/').next().is_some_and(|name| name.starts_with("chk-"))
 }
 
@@ -161,11 +161,17 @@ impl Planner<'_> {
             && self.facts.stable.is_some()
     }
 
-    pub(super) fn roll_back_overdue(&mut self) {
-        let checkpointing = self.checkpointing();
-        let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
-        let message = format!("it was not stable within {deadline} (stability.deadline): {}", self.last_trouble());
-        self.roll_back(&rejection("NotStable", message));
+    /// The revision on trial was stopped to be given up, unless that was said before.
+    pub(super) fn roll_back_stopped(&mut self) {
+        let revision = self.plan.memory.revision;
+        if self.plan.memory.rolled_back.as_ref().is_none_or(|given_up| given_up.revision != revision) {
+            let checkpointing = self.checkpointing();
+            let deadline = self.facts.lifecycle.stability.effective_deadline(checkpointing);
+            let message = format!("it was not stable within {deadline} (stability.deadline): {}", self.last_trouble());
+            self.give_up(&rejection("NotStable", message));
+        }
+        let stop = self.rollback_stop();
+        self.begin_stable(&stop);
     }
 
     fn last_trouble(&self) -> String {
@@ -182,12 +188,27 @@ impl Planner<'_> {
             .unwrap_or_else(|| self.facts.told.message.clone())
     }
 
-    /// Runs the last stable spec again, as a revision of its own.
+    /// Gives the revision on trial up for the last stable one, once a closer has fenced what may have begun elsewhere (C3).
+    /// A JobManager that has said why it ended needs none.
     fn roll_back(&mut self, cause: &Rejection) {
-        let (Some(stable), Some(spec)) = (self.plan.memory.stable.clone(), self.facts.stable.clone()) else { return };
+        let has_said_why = matches!(self.fate(), Fate::Exited(_));
+        self.give_up(cause);
+        let stop = self.rollback_stop();
+        if has_said_why || !self.may_have_begun_elsewhere(&stop) {
+            return self.begin_stable(&stop);
+        }
+        self.plan.memory.stop = Some(stop.clone());
+        self.end_unreachable(&stop, cause);
+    }
+
+    fn rollback_stop(&self) -> Stop {
+        let savepoint = self.plan.memory.trial.as_ref().and_then(|trial| trial.snapshot.clone());
+        Stop { since: self.facts.now, cause: StopCause::RollBack, savepoint_request: None, savepoint }
+    }
+
+    fn give_up(&mut self, cause: &Rejection) {
         let memory = &mut self.plan.memory;
-        let snapshot = memory.trial.as_ref().and_then(|trial| trial.snapshot.clone());
-        let revision = memory.revision;
+        let (Some(stable), revision) = (&memory.stable, memory.revision) else { return };
         let message =
             format!("revision {revision} was given up: {}; revision {} runs again", cause.message, stable.revision);
         memory.rolled_back = Some(GivenUp {
@@ -198,9 +219,12 @@ impl Planner<'_> {
             at: self.facts.now,
         });
         self.tell(true, "RolledBack", message);
-        let stop =
-            Stop { since: self.facts.now, cause: StopCause::RollBack, savepoint_request: None, savepoint: snapshot };
-        self.begin_revision(&Program { spec, config_map: stable.program }, Some(&stop));
+    }
+
+    /// Runs the last stable spec again, as a revision of its own.
+    fn begin_stable(&mut self, stop: &Stop) {
+        let (Some(stable), Some(spec)) = (self.plan.memory.stable.clone(), self.facts.stable.clone()) else { return };
+        self.begin_revision(&Program { spec, config_map: stable.program }, Some(stop));
     }
 
     /// The job has ended by a failure: a revision on trial is given up for the stable one, and a rolled-back one that

@@ -7,6 +7,7 @@ use sluice_protocol::options::RestoreSpec;
 use sluice_protocol::status::RequestState;
 
 const NEW: &str = "s3://other/place";
+const OLD_DIRECTORY: &str = "s3://bucket/path/ns/pv-u";
 const NEW_DIRECTORY: &str = "s3://other/place/ns/pv-u";
 
 fn seconds(n: u64) -> Timestamp {
@@ -134,7 +135,7 @@ fn an_undone_move_whose_pod_cannot_have_started_needs_no_closer() {
 fn an_undone_move_with_a_restore_goes_on_from_what_the_job_had() {
     let mut facts = Facts { lifecycle: by_mode(UpgradeMode::LastState), ..running() };
     let latest = "s3://bucket/path/ns/pv-u/1/chk-6".to_owned();
-    report_of(&mut facts).last_checkpoint = Some(CheckpointInfo { path: latest.clone(), ..CheckpointInfo::default() });
+    report_of(&mut facts).last_checkpoint = Some(CheckpointInfo { path: latest, ..CheckpointInfo::default() });
     let facts = edit(facts, |job| {
         checkpointing(job).storage = NEW.to_owned();
         job.spec.restore = Some(RestoreSpec {
@@ -151,9 +152,106 @@ fn an_undone_move_with_a_restore_goes_on_from_what_the_job_had() {
     job_manager(&mut moved).problem = Some(rejection("ErrImagePull", "no such image".to_owned()));
     job_manager(&mut moved).started = false;
     let undone = plan(&edit(moved.clone(), |_| {}));
-    assert_eq!((undone.memory.revision, &directive(&undone)["start"]), (3, &json!("resumeLatest")));
-    let third = plan(&edit(moved, |job| checkpointing(job).storage = "s3://third/place".to_owned()));
-    assert_eq!(directive(&third)["start"], path(&latest));
+    assert_eq!((undone.memory.revision, &directive(&undone)["start"]), (3, &path(OLD_DIRECTORY)));
+    let third = plan(&edit(moved.clone(), |job| checkpointing(job).storage = "s3://third/place".to_owned()));
+    assert_eq!(directive(&third)["start"], path(OLD_DIRECTORY), "its ledger knows of more than was reported");
+    // Only the restore is undone: in the new storage a `continue` would start empty.
+    let stays = plan(&edit(moved.clone(), |job| {
+        checkpointing(job).storage = NEW.to_owned();
+        job.spec.program.sql = Some("INSERT INTO a SELECT c FROM b;".to_owned());
+    }));
+    assert_eq!((stays.memory.revision, &directive(&stays)["start"]), (3, &path(OLD_DIRECTORY)));
+    // A storage whose name only begins like the old one's.
+    let beside = plan(&edit(moved, |job| checkpointing(job).storage = "s3://bucket/pa".to_owned()));
+    assert_eq!(directive(&beside)["start"], path(OLD_DIRECTORY));
+}
+
+/// What the closer says is heard after its deadline, and what it wrote itself is no sign that anything had begun.
+#[test]
+fn a_closer_that_is_heard_late_is_heard() {
+    let facts = undone_unheard();
+    let closes = plan(&facts);
+    let mut closing = after(&facts, &closes);
+    closing.report = Some(JobStatus {
+        generation: closing.memory.generation,
+        attempt: Attempt(1),
+        ledger_entry: 1,
+        ..JobStatus::default()
+    });
+    let under_way = plan(&closing);
+    assert_eq!((under_way.memory.ledger_entry, under_way.memory.started_revision), (0, 1));
+    for (reason, from) in [(NOTHING_BEGUN, SAVEPOINT), ("Stopped", NEW_DIRECTORY)] {
+        let mut late = closing.clone();
+        late.now = seconds(70);
+        let record = ExitRecord { ledger_entry: Some(2), ..ExitRecord::new(ExitKind::Stopped, reason, "") };
+        exit_with(&mut late, record);
+        let back = plan(&late);
+        assert_eq!((back.memory.revision, &directive(&back)["start"]), (3, &path(from)), "{reason}");
+    }
+    // One that ended without a word has found nothing: what it may have written is not known.
+    closing.now = seconds(70);
+    kill(&mut closing);
+    assert_eq!(directive(&plan(&closing))["start"], path(SAVEPOINT));
+}
+
+/// A sidecar in trouble keeps nobody from writing to the ledger.
+#[test]
+fn an_undone_move_whose_pod_runs_is_closed_whatever_is_wrong_with_it() {
+    let mut facts = undone_unheard();
+    job_manager(&mut facts).problem = Some(rejection("ErrImagePull", "no such image".to_owned()));
+    assert_eq!(directive(&plan(&facts))["start"], json!({"close": {"end": "stopped"}}));
+}
+
+/// Where the spec goes while the job is suspended is not known when it stops.
+#[test]
+fn a_move_of_which_nothing_was_heard_is_closed_before_the_job_is_suspended() {
+    let mut facts = on_trial_elsewhere();
+    facts.desired = DesiredState::Suspended;
+    facts = after(&facts, &plan(&facts));
+    kill(&mut facts);
+    let closes = plan(&facts);
+    assert_eq!(directive(&closes)["start"], json!({"close": {"end": "stopped"}}));
+    let mut closing = after(&facts, &closes);
+    for (reason, from) in [(NOTHING_BEGUN, SAVEPOINT), ("Stopped", NEW_DIRECTORY)] {
+        let mut facts = closing.clone();
+        let record = ExitRecord { ledger_entry: Some(2), ..ExitRecord::new(ExitKind::Stopped, reason, "") };
+        exit_with(&mut facts, record);
+        let rests = plan(&facts);
+        assert_eq!(rests.view.state, Some(StreamJobState::Suspended));
+        let resumed = Facts { desired: DesiredState::Running, ..edit(after(&facts, &rests), |_| {}) };
+        assert_eq!(directive(&plan(&resumed))["start"], path(from), "{reason}");
+    }
+    // Resumed where it is: behind the closer's entries a `continue` would only report the end.
+    exit_with(&mut closing, ExitRecord::new(ExitKind::Stopped, NOTHING_BEGUN, ""));
+    let rests = plan(&closing);
+    let resumed = Facts { desired: DesiredState::Running, ..after(&closing, &rests) };
+    assert_eq!(directive(&plan(&resumed))["start"], path(SAVEPOINT));
+}
+
+/// Its JobManagers were lost before anything was heard of them: one of them may have begun, and write still.
+#[test]
+fn a_rollback_closes_a_ledger_of_which_nothing_was_heard() {
+    let mut facts = on_trial_elsewhere();
+    let mut closes = None;
+    for second in (5..60).step_by(5) {
+        facts.now = seconds(second);
+        kill(&mut facts);
+        let step = plan(&facts);
+        facts = after(&facts, &step);
+        if step.memory.helper.is_some() {
+            closes = Some(step);
+            break;
+        }
+    }
+    let closes = closes.expect("its restarts are spent");
+    assert_eq!(directive(&closes)["start"], json!({"close": {"end": "stopped"}}));
+    assert_eq!(closes.events.iter().filter(|event| event.reason == "RolledBack").count(), 1);
+    exit_with(&mut facts, ExitRecord::new(ExitKind::Stopped, NOTHING_BEGUN, ""));
+    let back = plan(&facts);
+    assert_eq!((back.spec.clone(), back.memory.revision), (facts.stable.clone(), 3));
+    assert_eq!(directive(&back)["start"], path(SAVEPOINT));
+    assert_eq!(back.events.iter().filter(|event| event.reason == "RolledBack").count(), 0, "said before");
+    assert_ne!(back.memory.rolled_back.expect("is given up").reason, "NotStable");
 }
 
 /// Should the stable program not take the new directory over, its terminal entry is all that fences it.

@@ -17,7 +17,7 @@ fn what_kubernetes_cannot_do_is_told_and_spends_nothing() {
     // A change of the spec does not wait for a pod that never ran.
     let plan = plan(&changed(facts));
     assert_eq!(created(&plan)[0], (2, JM));
-    assert_eq!(directive(&plan)["start"], "continue", "there is no ledger yet");
+    assert_eq!(directive(&plan)["start"], "resumeLatest", "there is no ledger yet");
 }
 
 #[test]

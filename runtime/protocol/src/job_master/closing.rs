@@ -17,7 +17,7 @@ use crate::paths::SnapshotLocation;
 pub const DISPOSED: &str = "Disposed";
 /// The same where objects of it may be left.
 pub const DISPOSAL_INCOMPLETE: &str = "DisposalIncomplete";
-/// Reason in the exit record of a closer that has ended a ledger in which no start was ever carried out.
+/// Reason in the exit record of a closer that has ended a ledger in which the start that it fences was never carried out.
 pub const NOTHING_BEGUN: &str = "NothingBegun";
 /// Reason in the ledger of a job that has failed because its JobManagers were lost.
 const RESTARTS_SPENT: &str = "JobManagerLost";
@@ -47,12 +47,13 @@ impl JobMaster {
         }
     }
 
-    /// Says of a ledger that was ended whether anything had begun in it: where nothing had, the job's state is elsewhere (C3).
+    /// Says of a ledger that was ended whether the start that it fences had begun in it: where that had not, the job's state is
+    /// elsewhere, also where the ledger tells of an earlier stay (C3).
     pub(super) fn with_nothing_begun(&self, record: ExitRecord) -> ExitRecord {
         let is_closer = matches!(self.config.directive.start, StartFrom::Close { .. });
-        let has_ended = record.kind == ExitKind::Stopped;
-        if is_closer && has_ended && self.journal.fold.directive.is_empty() {
-            return ExitRecord { reason: NOTHING_BEGUN.to_owned(), ..record };
+        let has_ended = matches!(record.kind, ExitKind::Stopped | ExitKind::Finished);
+        if is_closer && has_ended && self.journal.fold.directive != self.config.directive.id {
+            return ExitRecord { kind: ExitKind::Stopped, reason: NOTHING_BEGUN.to_owned(), ..record };
         }
         record
     }

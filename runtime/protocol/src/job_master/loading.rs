@@ -202,10 +202,7 @@ impl JobMaster {
         };
         if directory != self.journal.paths {
             if self.is_older_than_own(&directory, entry) {
-                return match self.restore_reference() {
-                    Some(own) => self.load(&own),
-                    None => self.claim(None),
-                };
+                return self.go_on_from_own(loading);
             }
             let place = paths::uri(self.config.storage_uri.as_deref(), directory.directory());
             match self.relation(&directory, entry, loading.was_outbid) {
@@ -227,6 +224,19 @@ impl JobMaster {
         let key = loading.location.metadata();
         self.loading = Some(loading);
         self.store(Purpose::LoadMetadata, StoreOperation::Get { key });
+    }
+
+    /// What was named is older than what the own ledger holds. Where that holds nothing either, it is not known where the
+    /// job's state is, and an empty start would lose it.
+    fn go_on_from_own(&mut self, loading: Loading) {
+        match self.restore_reference() {
+            Some(own) => self.load(&own),
+            None if self.journal.fold.directive.is_empty() => {
+                self.loading = Some(loading);
+                self.on_snapshot_missing();
+            }
+            None => self.claim(None),
+        }
     }
 
     /// The job's own ledger, where it is or was, holds nothing to restore.

@@ -89,14 +89,12 @@ impl JobMaster {
         *directory != self.journal.paths && directory.directory().ends_with(&format!("/{own}"))
     }
 
-    /// Whether what this job left there is older than what its own ledger holds: nothing was ever begun there, or it came
-    /// here from there, and a later revision has started here since.
+    /// Whether what this job left there is older than what its own ledger holds: nothing was ever begun there, or a later
+    /// revision than the last one there has started here since.
     pub(super) fn is_older_than_own(&self, directory: &JobPaths, last: &Entry) -> bool {
-        let Successor { job_uid: own, directory: here } = self.successor();
-        let came_here = matches!(&last.kind, EntryKind::MovedTo { job_uid, directory }
-            if *job_uid == own && *directory == here);
-        let went_on = came_here && self.journal.fold.revision > last.revision;
-        self.is_former(directory) && (went_on || last.folded().directive.is_empty())
+        let there = last.folded();
+        let went_on = self.journal.fold.revision > there.revision;
+        self.is_former(directory) && (went_on || there.directive.is_empty())
     }
 
     /// Judges the last entry of a ledger that is not the own one.

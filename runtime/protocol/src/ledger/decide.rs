@@ -110,7 +110,10 @@ pub fn decide_start(starter: &Starter<'_>, last: Option<&Entry>) -> StartDecisio
         return StartDecision::Elsewhere(fold.state);
     }
     match start {
-        StartFrom::Close { .. } if fold.state.is_terminal() => return StartDecision::Report(fold.state),
+        // An end of an earlier stay fences nobody who was to start here since (C3).
+        StartFrom::Close { .. } if fold.state.is_terminal() && (fold.directive == *id || entry.directive == *id) => {
+            return StartDecision::Report(fold.state);
+        }
         StartFrom::Close { end } => return StartDecision::Close(*end),
         StartFrom::Dispose { path } if fold.state.is_terminal() => {
             return StartDecision::Dispose { path: path.clone() };

@@ -267,7 +267,10 @@ impl Fold {
                     StartCause::Start => self.start(entry, restored_from.as_ref()),
                     // Who only ends the job, or takes it elsewhere, carries no directive out, and changes nothing of what a
                     // restart restores.
-                    StartCause::Close | StartCause::Takeover => self.state = LedgerState::Running,
+                    StartCause::Close | StartCause::Takeover => {
+                        self.spare_older_savepoints(entry);
+                        self.state = LedgerState::Running;
+                    }
                     // The end stays what it was.
                     StartCause::Dispose => {}
                 }

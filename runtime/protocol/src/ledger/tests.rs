@@ -575,6 +575,11 @@ fn helpers_end_what_has_not_ended_and_dispose_behind_an_end() {
     assert_eq!(decide(2, "1", 2, dispose(), Some(&last)), StartDecision::NotEnded { last: Some(2) });
     let ended = chain(vec![(1, started(None)), (1, EntryKind::Stopped)]);
     assert_eq!(decide(2, "1", 1, close(), Some(&ended)), StartDecision::Report(LedgerState::Stopped));
+    assert_eq!(
+        decide(2, "2", 1, close(), Some(&ended)),
+        StartDecision::Close(CloseEnd::Cancelled),
+        "an earlier stay's end"
+    );
     assert_eq!(decide(2, "1", 1, dispose(), Some(&ended)), StartDecision::Dispose { path: "s3://b/sp".to_owned() });
     let cause = StartCause::Dispose;
     let taken = EntryKind::Started { cause, restored_from: None, probed: None, taker: None };

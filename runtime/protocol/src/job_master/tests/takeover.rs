@@ -421,6 +421,79 @@ fn a_storage_in_which_nothing_was_begun_is_no_way_back() {
     assert_eq!(third.status().restored_from.as_ref().unwrap().id, CheckpointId(1));
 }
 
+/// The way back to a storage where the job once lived, undone before it was heard of: what the closer finds there is of the
+/// earlier stay, and whoever was to start there may not any more.
+#[test]
+fn an_earlier_stay_is_no_sign_that_a_start_was_carried_out() {
+    let mut first = running();
+    first.command(Command::Stop);
+    first.acknowledge_all(2);
+    assert_eq!(kinds(&first).last().unwrap(), "Stopped");
+    let mut close = again("1", 4, StartFrom::Close { end: CloseEnd::Stopped }, 0);
+    (close.revision, close.directive.id) = (3, "3".into());
+    let closer = first.clone_store_for(close.clone());
+    assert_eq!((exit(&closer).0, exit(&closer).1.as_str()), (ExitKind::Stopped, NOTHING_BEGUN));
+    assert_eq!(kinds(&closer)[kinds(&first).len()..], ["Started", "Stopped"], "what fences");
+    let mut late = again("1", 3, restoring("1", "s3://bucket/new/default/pv-1").directive.start, 0);
+    (late.revision, late.directive.id) = (3, "3".into());
+    assert_eq!(exit(&closer.clone_store_for(late)).0, ExitKind::Superseded);
+    // The directive that has ended here itself: nothing is left to fence.
+    let ended = JobMasterConfig { generation: Generation(5), process: ProcessId("same".into()), ..close };
+    let own = ended.directive.clone();
+    let mut ended = ended;
+    ended.directive.id = first.ledger()[0].folded().directive;
+    assert_ne!(ended.directive.id, own.id);
+    let reported = closer.clone_store_for(ended);
+    assert_eq!((exit(&reported).1.as_str(), kinds(&reported).len()), ("Stopped", kinds(&closer).len()));
+}
+
+/// It went away from there by a savepoint, so that nothing in that ledger says where to.
+#[test]
+fn a_storage_that_was_left_by_a_savepoint_long_ago_is_no_way_back() {
+    let mut first = running();
+    first.command(Command::Stop);
+    first.acknowledge_all(2);
+    let mut moved = again("1", 2, restoring("1", &format!("{FIRST}/1/chk-2")).directive.start, 0);
+    moved.storage_uri = Some("s3://bucket/new".into());
+    (moved.revision, moved.directive.id) = (2, "2".into());
+    let mut second = Bench::paused(moved.clone());
+    second.store = first.store.clone();
+    second.store.rebase("s3://bucket/root/");
+    second.tick();
+    second.register(1);
+    second.pass(1000);
+    second.acknowledge_all(1);
+    second.acknowledge_all(3);
+    assert_eq!(kinds(&second), ["Started", "Checkpoint"], "{:?} {:?}", second.exit, second.status());
+    let latest = second.status().last_checkpoint.as_ref().unwrap().path.clone();
+    let mut undone = again("1", 4, restoring("1", FIRST).directive.start, 0);
+    undone.storage_uri = moved.storage_uri;
+    (undone.revision, undone.directive.id) = (4, "4".into());
+    let mut fourth = second.clone_store_for(undone);
+    fourth.register(1);
+    assert_eq!(fourth.state(), JobState::Running, "{:?}", fourth.exit);
+    assert_eq!(fourth.status().restored_from.as_ref().unwrap().path, latest);
+}
+
+/// Neither there nor here was anything begun: the job's state is elsewhere, and an empty start would lose it.
+#[test]
+fn a_directory_in_which_nothing_was_begun_starts_nobody_empty() {
+    let mut close = again("1", 2, StartFrom::Close { end: CloseEnd::Stopped }, 0);
+    close.storage_uri = Some("s3://bucket/new".into());
+    (close.revision, close.directive.id) = (2, "2".into());
+    let closer = Bench::paused(close);
+    let mut closer = closer;
+    closer.tick();
+    let mut third = again("1", 3, restoring("1", "s3://bucket/new/default/pv-1").directive.start, 0);
+    (third.revision, third.directive.id) = (3, "3".into());
+    let mut refused = Bench::paused(third);
+    refused.store = closer.store.clone();
+    refused.store.rebase("s3://bucket/new/");
+    refused.store.home("s3://bucket/root/");
+    refused.tick();
+    assert_eq!((exit(&refused).0, exit(&refused).1.as_str()), (ExitKind::UserError, "SnapshotNotFound"));
+}
+
 // --- What an upgrade went on from: K7 ----------------------------------------------------------------------------
 
 fn upgraded() -> Bench {
