@@ -5,6 +5,7 @@
 //! and opens the next; everything else stays in the chain. What needs no operator of its own needs no vertex either.
 
 mod aggregate;
+mod aside;
 mod bounds;
 mod dead_letter;
 mod join;

@@ -320,4 +320,45 @@ fn late_rows_have_a_table() {
     let unknown = format!("SET 'table.exec.window-aggregate.late-rows' = «'none'; INSERT INTO spans {select}");
     let unknown = refusal(SqlErrorKind::Invalid, &unknown);
     assert!(unknown.contains("names 'none', which is no table"), "{unknown}");
+    let keyed = refusal(SqlErrorKind::Invalid, &with("row_time TIMESTAMP(3), PRIMARY KEY (row_time) NOT ENFORCED"));
+    assert!(keyed.contains("rows with one key would overwrite each other"), "{keyed}");
+}
+
+/// Columns that a source alone has are not written, and a name that several columns have says nothing.
+#[test]
+fn columns_of_a_table_of_late_rows() {
+    let with = |columns: &str, select: &str| {
+        format!(
+            "CREATE TABLE late ({columns}) WITH ('connector' = 'insert-only'); \
+             SET 'table.exec.window-aggregate.late-rows' = «'late'; INSERT INTO spans {select}"
+        )
+    };
+    let counted = format!("SELECT window_start, window_end, COUNT(k) {BY_DAY}");
+    let some = plan(
+        &with("row_time TIMESTAMP(3), place BIGINT METADATA FROM 'offset' VIRTUAL, k STRING", &counted)
+            .replace('«', ""),
+    );
+    assert!(some.contains("Sink(table=[late], fields=[row_time, k], lateRowsOf="), "{some}");
+    let side =
+        "(SELECT window_start, window_end, k FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' DAY)))";
+    let joined = format!(
+        "SELECT a.window_start, a.window_end, COUNT(a.k) + COUNT(b.k) FROM {side} AS a JOIN {side} AS b ON a.window_start = b.window_start \
+         AND a.window_end = b.window_end AND a.k = b.k GROUP BY a.window_start, a.window_end"
+    );
+    let refused = refusal(SqlErrorKind::Invalid, &with("k STRING, operator STRING", &joined));
+    assert!(refused.contains("a column k, of which the aggregation's input has several"), "{refused}");
+    plan(&with("operator STRING", &joined).replace('«', ""));
+}
+
+/// Those of the rows; results of the inner windows are never late, nor have they the columns.
+#[test]
+fn of_windows_over_windows_the_inner_ones_have_late_rows() {
+    let plan = plan(
+        "CREATE TABLE late (k STRING, operator STRING) WITH ('connector' = 'insert-only'); \
+         SET 'table.exec.window-aggregate.late-rows' = 'late'; INSERT INTO spans SELECT window_start, window_end, SUM(n) FROM \
+         (SELECT window_start, window_end, k, COUNT(*) AS n FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '1' DAY)) \
+         GROUP BY window_start, window_end, k) GROUP BY window_start, window_end",
+    );
+    assert_eq!(plan.matches("lateRowsOf=").count(), 1, "{plan}");
+    assert!(plan.contains("lateRowsOf=[spans.window-aggregate(TUMBLE(86400000 ms),k)]"), "{plan}");
 }

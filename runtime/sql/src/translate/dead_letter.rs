@@ -1,23 +1,19 @@
 //! `'dead-letter' = 'table'`: what a source cannot read is written to a table of its own.
 //!
-//! The source hands out both, as rows of which either the table's columns or those of dead letters are NULL. Its vertex has two
-//! edges: behind one only the table's rows are kept, behind the other only dead letters, which go on into their sink. So the
-//! graph carries them, and what a checkpoint holds of the source it holds of them.
+//! The source hands out both, as rows of which either the table's columns or those of dead letters are NULL ([`super::aside`]).
 
-use super::scan::names;
+use super::aside::Aside;
 use super::{Statement, Translator};
-use crate::calc::{Calc, Output, Value};
+use crate::calc::{Output, Value};
 use crate::catalog::Table;
 use crate::error::SqlError;
-use crate::graph::{Chain, calc_info};
-use crate::operators;
+use crate::graph::Chain;
 use crate::types::sql_name;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
-use datafusion_physical_expr::expressions::{Column, is_not_null, is_null, lit};
-use sluice_engine::sink::{DeliveryGuarantee, SinkFactory};
+use datafusion_physical_expr::expressions::lit;
+use sluice_engine::sink::SinkFactory;
 use sluice_engine::table::{DEAD_LETTER, TableError, dead_letter};
 use sluice_protocol::OperatorUid;
-use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 
 /// What a table of dead letters is.
@@ -35,39 +31,16 @@ impl Translator<'_> {
     ) -> Result<Chain, SqlError> {
         let Some(name) = dead_letter_table(table) else { return Ok(chain) };
         let (letters, factory) = self.statement.letters(table, name)?;
-        let wide = Arc::clone(chain.schema());
-        let parallelism = self.statement.options.parallelism;
-        let upstreams = self.close(chain)?;
-        let edge = || Chain::from_edge(upstreams.clone(), Partitioning::Forward, parallelism, Arc::clone(&wide));
-        let place = wide.index_of(dead_letter::PLACE).map_err(|error| self.statement.planning(&error.into()))?;
-        let place = || Arc::new(Column::new(dead_letter::PLACE, place));
-
-        let mut rows = Calc::identity(&wide);
-        rows.outputs.truncate(schema.fields().len());
-        for (output, field) in rows.outputs.iter_mut().zip(schema.fields()) {
-            output.field = Arc::clone(field);
-        }
-        rows.restrict(is_null(place()).map_err(|error| self.statement.planning(&error))?);
-        let mut kept = edge();
-        self.calcs += 1;
-        kept.push(calc_info(self.uids, self.calcs, rows.describe()), "Calc", operators::filter_project(&rows));
-
-        let mut bad = Calc::identity(&wide);
-        bad.outputs = letters.iter().map(|field| letter(field, &wide, table.name())).collect();
-        bad.restrict(is_not_null(place()).map_err(|error| self.statement.planning(&error))?);
-        let mut sent = edge();
-        self.calcs += 1;
-        sent.push(calc_info(self.uids, self.calcs, bad.describe()), "Calc", operators::filter_project(&bad));
-        let kind = match factory.guarantee() {
-            DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
-            DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::None => OperatorKind::Sink,
+        let outputs = letters.iter().map(|field| letter(field, chain.schema(), table.name())).collect();
+        let aside = Aside {
+            marker: dead_letter::PLACE,
+            outputs,
+            of: format!("deadLettersOf=[{}]", table.name()),
+            uid: OperatorUid(format!("{source}.dead-letter")),
+            table: name.to_owned(),
+            factory,
         };
-        let description =
-            format!("Sink(table=[{name}], fields=[{}], deadLettersOf=[{}])", names(&bad.schema()), table.name());
-        let info = OperatorInfo { uid: OperatorUid(format!("{source}.dead-letter")), kind, description };
-        sent.end_with(info, format!("Sink: {name}"), factory);
-        self.close(sent)?;
-        Ok(kept)
+        self.divide_by_marker(chain, schema, false, aside)
     }
 }
 

@@ -1,25 +1,24 @@
 //! Rows that are too late for their window: how long they still count, and the table that they go to after that.
 //!
-//! An aggregation by windows emits both, results and late rows, of which either the one's columns or the other's are NULL. Its
-//! vertex has two edges: behind one only results are kept, behind the other only late rows, which go on into their sink. So
-//! the graph carries them, and what a checkpoint holds of the aggregation it holds of them.
+//! An aggregation by windows emits both, results and late rows, of which either the one's columns or the other's are NULL
+//! ([`super::aside`]). One over the results of others sends none: it gets them before the watermark.
 
 use super::aggregate::Inputs;
-use super::scan::names;
+use super::aside::Aside;
+use super::sink::written_columns;
 use super::{Statement, Stream, Translator};
-use crate::calc::{Calc, Output, Value};
+use crate::calc::{Output, Value};
 use crate::error::{SqlError, SqlErrorKind};
-use crate::graph::{Chain, calc_info};
-use crate::operators;
+use crate::graph::Chain;
 use crate::types::sql_name;
 use crate::window::Windows;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion_expr::Expr;
-use datafusion_physical_expr::expressions::{Column, is_not_null, is_null, lit};
-use sluice_engine::sink::{DeliveryGuarantee, SinkFactory};
+use datafusion_physical_expr::expressions::lit;
+use sluice_engine::sink::SinkFactory;
+use sluice_engine::table::TableDescriptor;
 use sluice_engine::window::{LATE, RowTime};
 use sluice_protocol::OperatorUid;
-use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +39,16 @@ pub(super) struct Lateness {
 }
 
 impl Translator<'_> {
-    /// What is set for an aggregation by these windows.
-    pub(super) fn lateness(&self, windows: &Windows, time: RowTime, needs_before: bool) -> Result<Lateness, SqlError> {
+    /// What is set for an aggregation by these windows; `of_results`: of the results of others by them, none of which is late.
+    pub(super) fn lateness(
+        &self,
+        windows: &Windows,
+        time: RowTime,
+        (needs_before, of_results): (bool, bool),
+    ) -> Result<Lateness, SqlError> {
         let settings = &self.statement.insert.settings;
-        // By the clock nothing is late.
-        if time == RowTime::Processing {
+        // By the clock nothing is late; results change no more, or this would be no aggregation by windows.
+        if time == RowTime::Processing || of_results {
             return Ok(Lateness::default());
         }
         let allowed = settings.allowed_lateness;
@@ -59,13 +63,20 @@ impl Translator<'_> {
 
     /// Columns that a table of late rows asks for, where the aggregation's input has them.
     pub(super) fn inputs_of_late_rows(&self, inputs: &mut Inputs, stream: &Stream) -> Result<(), SqlError> {
-        let late = self.statement.insert.settings.late_rows.as_ref();
-        let Some(table) = late.and_then(|(name, _)| self.statement.tables.get(name)) else { return Ok(()) };
-        for wanted in table.schema.fields() {
-            if let Some((qualifier, field)) = stream.schema.iter().find(|(_, field)| field.name() == wanted.name()) {
-                let column = datafusion_common::Column::from((qualifier, field));
-                self.input(inputs, stream, &Expr::Column(column))?;
+        let Some((name, at)) = &self.statement.insert.settings.late_rows else { return Ok(()) };
+        let Some(table) = self.statement.tables.get(name) else { return Ok(()) };
+        for wanted in written_columns(table).into_iter().map(|column| table.schema.field(column).name()) {
+            let mut found = stream.schema.iter().filter(|(_, field)| field.name() == wanted);
+            let Some((qualifier, field)) = found.next() else { continue };
+            if found.next().is_some() && ![OPERATOR, ROW_TIME].contains(&wanted.as_str()) {
+                let message = format!(
+                    "table '{name}' of late rows has a column {wanted}, of which the aggregation's input has several: give each \
+                     a name of its own by AS in a query below it, and name the one that is meant"
+                );
+                return Err(self.statement.text.error(SqlErrorKind::Invalid, *at, message));
             }
+            let column = datafusion_common::Column::from((qualifier, field));
+            self.input(inputs, stream, &Expr::Column(column))?;
         }
         Ok(())
     }
@@ -83,45 +94,12 @@ impl Translator<'_> {
         let wide = Arc::clone(chain.schema());
         let row = results.fields().len()..wide.fields().len() - 1;
         let (fields, factory) = self.statement.table_of_late_rows(&name).map_err(&refuse)?;
-        let sent = fields.iter().map(|field| late_column(field, &wide, (row.clone(), time), uid));
-        let sent = sent.collect::<Result<Vec<Output>, String>>();
-        let sent = sent.map_err(|message| refuse(format!("table '{name}' of late rows {message}")))?;
-        let parallelism = self.statement.options.parallelism;
-        let upstreams = self.close(chain)?;
-        let edge = || {
-            let edge = Chain::from_edge(upstreams.clone(), Partitioning::Forward, parallelism, Arc::clone(&wide));
-            if is_global { edge.single() } else { edge }
-        };
-        let marker = wide.index_of(LATE).map_err(|error| self.statement.planning(&error.into()))?;
-        let marker = || Arc::new(Column::new(LATE, marker));
-
-        let mut of_results = Calc::identity(&wide);
-        of_results.outputs.truncate(results.fields().len());
-        for (output, field) in of_results.outputs.iter_mut().zip(results.fields()) {
-            output.field = Arc::clone(field);
-        }
-        of_results.restrict(is_null(marker()).map_err(|error| self.statement.planning(&error))?);
-        let mut kept = edge();
-        self.calcs += 1;
-        let info = calc_info(self.uids, self.calcs, of_results.describe());
-        kept.push(info, "Calc", operators::filter_project(&of_results));
-
-        let mut of_rows = Calc::identity(&wide);
-        of_rows.outputs = sent;
-        of_rows.restrict(is_not_null(marker()).map_err(|error| self.statement.planning(&error))?);
-        let mut late = edge();
-        self.calcs += 1;
-        let info = calc_info(self.uids, self.calcs, of_rows.describe());
-        late.push(info, "Calc", operators::filter_project(&of_rows));
-        let kind = match factory.guarantee() {
-            DeliveryGuarantee::ExactlyOnce => OperatorKind::TransactionalSink,
-            DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::None => OperatorKind::Sink,
-        };
-        let description = format!("Sink(table=[{name}], fields=[{}], lateRowsOf=[{uid}])", names(&of_rows.schema()));
-        let info = OperatorInfo { uid: OperatorUid(format!("{uid}.late-rows")), kind, description };
-        late.end_with(info, format!("Sink: {name}"), factory);
-        self.close(late)?;
-        Ok(kept)
+        let outputs = fields.iter().map(|field| late_column(field, &wide, (row.clone(), time), uid));
+        let outputs = outputs.collect::<Result<Vec<Output>, String>>();
+        let outputs = outputs.map_err(|message| refuse(format!("table '{name}' of late rows {message}")))?;
+        let of = format!("lateRowsOf=[{uid}]");
+        let uid = OperatorUid(format!("{uid}.late-rows"));
+        self.divide_by_marker(chain, results, is_global, Aside { marker: LATE, outputs, of, uid, table: name, factory })
     }
 }
 
@@ -133,10 +111,16 @@ impl Statement<'_> {
                 "'table.exec.window-aggregate.late-rows' names '{name}', which is no table: declare it"
             ));
         };
-        let all: Vec<usize> = (0..table.schema.fields().len()).collect();
-        let descriptor = self.descriptor(table, &all).map_err(|error| error.message)?;
+        if !table.definition.primary_key.is_empty() {
+            return Err(format!(
+                "table '{name}' of late rows has a PRIMARY KEY: rows with one key would overwrite each other; declare it without"
+            ));
+        }
+        let descriptor = self.descriptor(table, &written_columns(table)).map_err(|error| error.message)?;
+        let fields = descriptor.schema.fields().iter().cloned().collect();
+        let descriptor = TableDescriptor { declared: Arc::clone(&descriptor.schema), ..descriptor };
         let factory = self.connectors.sink(&descriptor).map_err(|error| error.to_string())?;
-        Ok((table.schema.fields().iter().cloned().collect(), factory))
+        Ok((fields, factory))
     }
 }
 

@@ -189,11 +189,7 @@ impl Translator<'_> {
             let info = OperatorInfo { uid: self.uids.upsert(), kind: OperatorKind::Stateless, description };
             chain.push(info, "Upsert", Arc::new(UpsertFactory { keys, schema: Arc::clone(&target.schema) }));
         }
-        let (kind, delivery) = match target.factory.guarantee() {
-            DeliveryGuarantee::ExactlyOnce => (OperatorKind::TransactionalSink, ", delivery=[exactly-once]"),
-            DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ""),
-            DeliveryGuarantee::None => (OperatorKind::Sink, ", delivery=[none]"),
-        };
+        let (kind, delivery) = delivery(target.factory.as_ref());
         let description = format!("Sink(table=[{name}], fields=[{}]{delivery})", names(&target.schema));
         let info = OperatorInfo { uid: self.uids.sink(), kind, description };
         chain.end_with(info, format!("Sink: {name}"), target.factory);
@@ -273,8 +269,17 @@ impl Translator<'_> {
     }
 }
 
+/// What a sink is in the graph, and how the plan shows what it promises.
+pub(super) fn delivery(factory: &dyn SinkFactory) -> (OperatorKind, &'static str) {
+    match factory.guarantee() {
+        DeliveryGuarantee::ExactlyOnce => (OperatorKind::TransactionalSink, ", delivery=[exactly-once]"),
+        DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ""),
+        DeliveryGuarantee::None => (OperatorKind::Sink, ", delivery=[none]"),
+    }
+}
+
 /// All columns but those that are declared `METADATA VIRTUAL`.
-fn written_columns(table: &Table) -> Vec<usize> {
+pub(super) fn written_columns(table: &Table) -> Vec<usize> {
     let is_written = |column: &ColumnDefinition| !column.metadata.as_ref().is_some_and(|metadata| metadata.is_virtual);
     let columns = table.definition.columns.iter().enumerate().filter(|(_, column)| is_written(column));
     columns.map(|(position, _)| position).collect()

@@ -40,6 +40,8 @@ pub(crate) struct WindowColumns {
     pub(crate) time: Option<usize>,
     /// Whether they are sessions: those of several keys may end together without being one window.
     of_sessions: bool,
+    /// Whether the rows are results of an aggregation by these windows, so that none is late.
+    of_results: bool,
     /// Windows that are still to be made by an aggregation: `start` holds the time of the row.
     slices: Option<Slices>,
 }
@@ -54,6 +56,13 @@ struct Slices {
     partition: Vec<usize>,
 }
 
+impl Slices {
+    /// The windows of an aggregation, and the time by which a row belongs to them: that in `start`, or the clock's.
+    fn made(&self, start: usize) -> (Windows, RowTime) {
+        (self.windows.clone(), if self.by_clock { RowTime::Processing } else { RowTime::Column(start) })
+    }
+}
+
 impl WindowColumns {
     /// Whether the columns say the window, which is not still to be made by an aggregation.
     pub(super) const fn are_made(&self) -> bool {
@@ -63,7 +72,8 @@ impl WindowColumns {
     /// Behind so many other columns.
     pub(super) fn behind(&self, columns: usize) -> Self {
         let time = self.time.map(|time| time + columns);
-        Self { start: self.start + columns, end: self.end + columns, time, of_sessions: self.of_sessions, slices: None }
+        let (start, end) = (self.start + columns, self.end + columns);
+        Self { start, end, time, slices: None, ..*self }
     }
 
     /// Behind a projection that keeps start and end.
@@ -77,7 +87,7 @@ impl WindowColumns {
             let partition = slices.partition.iter().map(|column| place(*column).unwrap_or(usize::MAX)).collect();
             Slices { partition, ..slices.clone() }
         });
-        Some(Self { start, end, time: self.time.and_then(place), of_sessions: self.of_sessions, slices })
+        Some(Self { start, end, time: self.time.and_then(place), slices, ..*self })
     }
 }
 
@@ -188,6 +198,7 @@ impl Translator<'_> {
             end: columns + 1,
             time: Some(columns + 2),
             of_sessions: false,
+            of_results: false,
             slices,
         });
         Ok(stream)
@@ -228,6 +239,7 @@ impl Translator<'_> {
             end: columns - 2,
             time: Some(columns - 1),
             of_sessions: false,
+            of_results: false,
             slices: None,
         };
         let (schema, lineage) = (Arc::clone(schema), vec![Lineage::Other; columns]);
@@ -276,22 +288,22 @@ impl Translator<'_> {
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let start = self.input(&mut inputs, &stream, &node.group_expr[windows.start])?;
         let (made, time) = match &windows.columns.slices {
-            Some(slices) if slices.by_clock => (slices.windows.clone(), RowTime::Processing),
-            Some(slices) => (slices.windows.clone(), RowTime::Column(start)),
+            Some(slices) => slices.made(start),
             None => {
                 let end = self.input(&mut inputs, &stream, &node.group_expr[windows.end])?;
                 (Windows::Aligned(WindowKind::Attached { start, end }), RowTime::Column(start))
             }
         };
-        self.inputs_of_late_rows(&mut inputs, &stream)?;
+        let late = self.lateness(&made, time, (needs_before, windows.columns.of_results))?;
+        if late.to.is_some() {
+            self.inputs_of_late_rows(&mut inputs, &stream)?;
+        }
         let at = DataType::Timestamp(TimeUnit::Millisecond, None);
         let window_time = windows.time.map_or(at, |index| node.schema.field(index).data_type().clone());
         let description = describe(&made, &key_names, &calls);
         let stream = self.only(stream, inputs.outputs)?;
         let (input, call_count) = (Arc::clone(stream.chain.schema()), calls.len());
         let names = key_names.clone();
-        let late = self.lateness(&made, time, needs_before)?;
-        let is_late = late.to.is_some();
         let grouping = (Arc::clone(&input), keys.clone(), key_names, calls);
         if grouping.3.iter().any(|call| call.distinct) {
             let made = (made, time, window_time);
@@ -300,17 +312,12 @@ impl Translator<'_> {
         }
         let factory = operator(made, grouping, (time, window_time), &late);
         let (factory, results) = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
-        let updates = late.allowed.map(|_| Updates {
-            node: description.clone(),
-            keys: Some(node.schema.fields().iter().take(node.group_expr.len()).map(|key| key.name().clone()).collect()),
-            are_filtered: false,
-            in_pairs: true,
-        });
+        let updates = late.allowed.map(|_| updates_of(node, &description));
         let is_global = keys.is_empty();
         let info = OperatorInfo { uid: stateful.uid.clone(), kind: OperatorKind::Keyed, description };
         let name = format!("WindowAggregate[{}]", names.join(", "));
         let mut chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
-        if is_late {
+        if late.to.is_some() {
             chain = self.send_late_rows(chain, &results, (&stateful.uid, start), is_global)?;
         }
         self.window_output(chain, node, windows, (names.len(), call_count), updates)
@@ -360,7 +367,7 @@ impl Translator<'_> {
         let mut lineage: Vec<Lineage> = (0..node.group_expr.len()).map(Lineage::Key).collect();
         lineage.resize(planned.len(), Lineage::Other);
         let (start, end, time) = (windows.start, windows.end, windows.time);
-        let windows = WindowColumns { start, end, time, of_sessions, slices: None };
+        let windows = WindowColumns { start, end, time, of_sessions, of_results: true, slices: None };
         let mut times = vec![None; first + 2];
         // What changes behind the watermark has no time that others could go by, nor windows that are over.
         let is_settled = updates.is_none();
@@ -370,6 +377,12 @@ impl Translator<'_> {
         let windows = Some(windows).filter(|_| !by_clock && is_settled);
         Ok(Stream { chain, calc, schema, lineage, updates, times, windows })
     }
+}
+
+/// Results that late rows change.
+fn updates_of(node: &Aggregate, description: &str) -> Updates {
+    let keys = node.schema.fields().iter().take(node.group_expr.len()).map(|key| key.name().clone());
+    Updates { node: description.to_owned(), keys: Some(keys.collect()), are_filtered: false, in_pairs: true }
 }
 
 /// The input, the positions and names of the keys, and the calls.
