@@ -695,3 +695,14 @@ fn calls_that_would_grow_without_bound() {
     let last = (0..30).fold("ms".to_owned(), |inner, _| format!("COALESCE(ms, {inner})"));
     plan_text(&format!("{TABLES}INSERT INTO log SELECT app_id, {last} FROM page_views")).unwrap();
 }
+
+#[test]
+fn an_element_of_an_element_takes_a_derived_table() {
+    let with_nested = |query: &str| {
+        let table = "CREATE TABLE nested (a ARRAY<ARRAY<STRING>>) WITH ('connector' = 'source', 'topic' = 'test');";
+        plan_text(&format!("{TABLES}{table} INSERT INTO two {query}")).map(|program| crate::explain(&program))
+    };
+    let refused = with_nested("SELECT a[1][2], 'x' FROM nested").unwrap_err().to_string();
+    assert!(refused.contains("access into a value is not supported yet"), "{refused}");
+    with_nested("SELECT b[2], 'x' FROM (SELECT a[1] AS b FROM nested)").unwrap();
+}

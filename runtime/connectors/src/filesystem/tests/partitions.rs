@@ -106,3 +106,13 @@ fn a_value_that_no_directory_can_be_named_by_is_refused() {
     });
     assert!(found.is_some());
 }
+
+/// As docs/memory.md says.
+#[test]
+fn a_sink_says_what_it_holds() {
+    let path = "file:///nowhere";
+    let of = |table: &TableDescriptor| FileSinkFactory::new(table, None).unwrap().buffered_bytes() >> 20;
+    let formats = ["json", "parquet"].map(|format| [("format", format)]);
+    assert_eq!(formats.map(|format| of(&table(path, &format))), [40, 64]);
+    assert_eq!(formats.map(|format| of(&partitioned(path, DataType::Utf8, &format))), [96, 96]);
+}
