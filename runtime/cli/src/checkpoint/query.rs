@@ -15,7 +15,10 @@ use arrow::json::WriterBuilder;
 use arrow::json::writer::JsonArray;
 use datafusion::catalog::{MemTable, SchemaProvider, TableProvider};
 use datafusion::error::DataFusionError;
-use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::execution::SessionStateDefaults;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_plan;
+use datafusion::prelude::{SQLOptions, SessionConfig};
 use sluice_protocol::OperatorUid;
 use sluice_protocol::graph::OperatorKind;
 use sluice_protocol::metadata::Metadata;
@@ -62,18 +65,25 @@ pub(super) async fn query(place: Place, sql: Option<&str>, format: Format) -> Re
         output::print(&list(&snapshot, &tables).await?);
         return Ok(());
     };
-    let context = context(&snapshot, &tables);
+    let session = session(&snapshot, &tables);
     let failed = |error: DataFusionError| explain(sql, error, &tables, &snapshot.metadata);
-    let allowed = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let rows = context.sql_with_options(sql, allowed).await.map_err(failed)?;
-    let schema: SchemaRef = Arc::clone(rows.schema().inner());
-    let batches = rows.collect().await.map_err(failed)?;
+    let (schema, batches) = execute(&session, sql).await.map_err(failed)?;
     let text = match format {
         Format::Text => as_table(&schema, &batches),
         Format::Json => as_json(&batches),
     };
     output::print(&text.map_err(|error| failed(DataFusionError::from(error)))?);
     Ok(())
+}
+
+/// The rows that the statement selects.
+async fn execute(session: &SessionState, sql: &str) -> Result<(SchemaRef, Vec<RecordBatch>), DataFusionError> {
+    let plan = session.create_logical_plan(sql).await?;
+    let allowed = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    allowed.verify_plan(&plan)?;
+    let schema = Arc::clone(plan.schema().inner());
+    let plan = session.create_physical_plan(&plan).await?;
+    Ok((schema, physical_plan::collect(plan, session.task_ctx()).await?))
 }
 
 /// The keyed states that have rows, in the order of the graph and of their names.
@@ -115,13 +125,20 @@ async fn list(snapshot: &Snapshot, tables: &[StateTable]) -> Result<String, Comm
     Ok(format!("tables of {}:\n{table}", snapshot.directory))
 }
 
-/// Names stay as they are written, as in Sluice's SQL.
-fn context(snapshot: &Arc<Snapshot>, tables: &[StateTable]) -> SessionContext {
+/// Names stay as they are written, as in Sluice's SQL. There is nothing but functions and the tables: no formats of files,
+/// nothing that makes tables.
+fn session(snapshot: &Arc<Snapshot>, tables: &[StateTable]) -> SessionState {
     let mut config = SessionConfig::new().with_default_catalog_and_schema("checkpoint", DEFAULT_SCHEMA);
     let parser = &mut config.options_mut().sql_parser;
     parser.enable_ident_normalization = false;
     parser.collect_spans = true;
-    let context = SessionContext::new_with_config(config);
+    let session = SessionStateBuilder::new()
+        .with_config(config)
+        .with_expr_planners(SessionStateDefaults::default_expr_planners())
+        .with_scalar_functions(SessionStateDefaults::default_scalar_functions())
+        .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
+        .with_window_functions(SessionStateDefaults::default_window_functions())
+        .build();
     let mut schemas: BTreeMap<String, BTreeMap<String, Named>> = BTreeMap::new();
     for table in tables {
         let mut name = |schema: &str, name: &str| {
@@ -135,14 +152,14 @@ fn context(snapshot: &Arc<Snapshot>, tables: &[StateTable]) -> SessionContext {
         }
     }
     schemas.entry(DEFAULT_SCHEMA.to_owned()).or_default().insert(SPLITS.to_owned(), Named::Splits);
-    if let Some(catalog) = context.catalog("checkpoint") {
+    if let Some(catalog) = session.catalog_list().catalog("checkpoint") {
         for (name, tables) in schemas {
             let schema = StateSchema { snapshot: Arc::clone(snapshot), tables };
             // A catalog in memory takes any schema.
             let _ = catalog.register_schema(&name, Arc::new(schema));
         }
     }
-    context
+    session
 }
 
 #[derive(Debug, Clone)]
