@@ -57,7 +57,7 @@ fn command_by_name(story: &Story) {
     let listed = sluice(&["list", "-n", namespace]).expect("listed");
     let line = listed.lines().find(|line| line.contains("pageviews")).unwrap_or_else(|| panic!("{listed}"));
     assert!(line.contains(namespace) && line.contains("Running"), "{listed}");
-    sluice(&["log-level", "-n", namespace, "pageviews", "info,sluice_node=debug"]).expect("changed");
+    sluice(&["log-level", "info,sluice_node=debug", "-n", namespace, "pageviews"]).expect("changed");
     let path = sluice(&["checkpoint", "trigger", "-n", namespace, "pageviews"]).expect("taken");
     assert!(path.starts_with("s3://") && path.contains("/chk-"), "{path}");
     let logs = sluice(&["logs", "-n", namespace, "pageviews", "--tail", "2000"]).expect("logs");
