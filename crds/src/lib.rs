@@ -9,10 +9,12 @@
 //! - [`manifest`]: [`parse_manifest`], text to [`StreamJob`], refusing what it does not know.
 //! - [`periodic`]: savepoints that a StreamJob takes by itself, [`schedule`]: when cron has it.
 //! - [`validate`]: limits over effective values. [`pod_template`]: the strict reading of `podTemplate`.
+//! - [`names`]: by which a job's pods are found.
 //! - [`schema`]: [`all_crds`], the CustomResourceDefinitions as they are installed.
 
 pub mod lifecycle;
 pub mod manifest;
+pub mod names;
 pub mod periodic;
 pub mod pod_template;
 pub mod savepoint;

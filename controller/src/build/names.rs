@@ -1,22 +1,18 @@
-//! Names, labels and ports of a job's objects: each is made here and nowhere else.
+//! Names, labels and ports of a job's objects: each is made here and nowhere else, but those by which others
+//! find a job's pods ([`sluice_crds::names`]).
 
 use kube::ResourceExt;
 use sluice_crds::StreamJob;
+pub use sluice_crds::names::{COMPONENT_LABEL, JOB_LABEL, RPC_PORT, TLS_LABEL};
 use sluice_protocol::{Generation, JobId};
 use std::collections::BTreeMap;
 
-/// Which StreamJob an object belongs to.
-pub const JOB_LABEL: &str = "sluice.dev/job";
 /// On the ConfigMap of a program: the version that it had when a revision took it last.
 pub const USED_ANNOTATION: &str = "sluice.dev/used-at-version";
 /// Which generation a pod belongs to, and the Service selects.
 pub const GENERATION_LABEL: &str = "sluice.dev/generation";
 /// The index of a TaskManager pod within its generation.
 pub const INDEX_LABEL: &str = "sluice.dev/index";
-/// On pods whose processes speak mTLS: those that an older controller made do not.
-pub const TLS_LABEL: &str = "sluice.dev/tls";
-/// [`JOB_MANAGER`] or [`TASK_MANAGER`].
-pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// [`MANAGER`] on everything that the controller made.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Holds a StreamJob until its JobManager has ended its ledger.
@@ -29,8 +25,6 @@ pub const JOB_MANAGER: &str = "jobmanager";
 pub const TASK_MANAGER: &str = "taskmanager";
 /// The key of a program ConfigMap.
 pub const MANIFEST_KEY: &str = "job.yaml";
-/// The JobManager's gRPC port.
-pub const RPC_PORT: u16 = 6123;
 /// A TaskManager's port for rows.
 pub const DATA_PORT: u16 = 6121;
 /// The port of `/status`, `/metrics`, `/healthz` and `/readyz` of both.

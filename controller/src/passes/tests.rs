@@ -1,3 +1,5 @@
+//! Turns: who waits longest comes first, nobody is forgotten, and passes over one object follow each other.
+
 use super::*;
 use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use sluice_crds::StreamJob;
+use sluice_crds::names::TLS_LABEL;
 use sluice_rpc::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, Credentials, KEY_FILE, Tls};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +25,6 @@ use way::Way;
 
 /// How long the API server may take for one answer.
 const API_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Selects the pods of a job.
-const JOB_LABEL: &str = "sluice.dev/job";
-
-/// On pods whose processes speak mTLS.
-const TLS_LABEL: &str = "sluice.dev/tls";
 
 /// A cluster as the kubeconfig names it.
 #[derive(Clone)]

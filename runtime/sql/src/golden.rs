@@ -3,12 +3,14 @@
 //! Each statement in `golden/*.sql` runs plainly, is cut by a checkpoint and restored in the middle, and is restored
 //! under another parallelism; each time its sink must hold the rows of [`reference`], which evaluates the plan as
 //! DataFusion resolved it, over the whole input at once and without our operators. Some are computed by [`views`] too,
-//! without SQL, and all that DataFusion can execute by its own batch execution ([`batch`]). A new case is one more file; `-- rows: N` in it sets how many page views there are.
+//! without SQL, and all that DataFusion can execute by its own batch execution ([`batch`]). A new case is one more file;
+//! `-- rows: N` in it sets how many page views there are.
 
 mod batch;
 mod changes;
 mod job;
 mod memory;
+mod planned;
 mod reference;
 mod streams;
 mod views;

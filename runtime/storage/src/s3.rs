@@ -16,6 +16,7 @@ use crate::{ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, UnfinishedUpl
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::operation::get_object::builders::GetObjectFluentBuilder;
+use aws_sdk_s3::operation::head_object::HeadObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use bytes::Bytes;
@@ -135,6 +136,17 @@ impl S3Store {
         }
     }
 
+    /// What the store says of an object, `None` when there is none.
+    async fn head_object(&self, key: &str) -> Result<Option<HeadObjectOutput>, StoreFailure> {
+        let place = self.place("HEAD", key);
+        let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
+        match self.within(place, self.deadlines.attempt, request).await? {
+            Ok(object) => Ok(Some(object)),
+            Err(refusal) if refusal.is_absent_head() => Ok(None),
+            Err(refusal) => Err(place.failure(&refusal)),
+        }
+    }
+
     async fn put_whole(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, StoreFailure> {
         let place = self.place("PUT", key);
         let deadline = self.deadlines.for_bytes(bytes.len() as u64);
@@ -227,26 +239,16 @@ impl ObjectStore for S3Store {
     }
 
     async fn head(&self, key: &str) -> Result<Option<u64>, StoreFailure> {
-        let place = self.place("HEAD", key);
-        let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
-        match self.within(place, self.deadlines.attempt, request).await? {
-            Ok(output) => Ok(Some(output.content_length().and_then(|size| u64::try_from(size).ok()).unwrap_or(0))),
-            Err(refusal) if refusal.is_absent_head() => Ok(None),
-            Err(refusal) => Err(place.failure(&refusal)),
-        }
+        let object = self.head_object(key).await?;
+        Ok(object.map(|object| object.content_length().and_then(|size| u64::try_from(size).ok()).unwrap_or(0)))
     }
 
     async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure> {
-        let place = self.place("HEAD", key);
-        let request = self.client.head_object().bucket(&self.bucket).key(self.full_key(key)).send();
-        match self.within(place, self.deadlines.attempt, request).await? {
-            Ok(output) => {
-                let millis = output.last_modified().and_then(|time| time.to_millis().ok());
-                Ok(Some(Timestamp(millis.and_then(|millis| u64::try_from(millis).ok()).unwrap_or(0))))
-            }
-            Err(refusal) if refusal.is_absent_head() => Ok(None),
-            Err(refusal) => Err(place.failure(&refusal)),
-        }
+        let object = self.head_object(key).await?;
+        Ok(object.map(|object| {
+            let millis = object.last_modified().and_then(|time| time.to_millis().ok());
+            Timestamp(millis.and_then(|millis| u64::try_from(millis).ok()).unwrap_or(0))
+        }))
     }
 
     async fn list(&self, prefix: &str, start_after: Option<&str>) -> Result<Vec<String>, StoreFailure> {

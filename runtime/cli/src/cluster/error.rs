@@ -1,7 +1,7 @@
 //! Why a job on a cluster cannot be reached, in words that say what would help.
 
 use super::Cluster;
-use super::way::RPC_PORT;
+use sluice_crds::names::RPC_PORT;
 use sluice_rpc::tls::TlsError;
 use std::error::Error;
 

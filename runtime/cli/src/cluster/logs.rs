@@ -1,7 +1,7 @@
 //! `sluice logs`: what the pods of a job have written.
 
 use super::error::Request;
-use super::{Cluster, ClusterError, JOB_LABEL};
+use super::{Cluster, ClusterError};
 use crate::error::CommandError;
 use crate::output;
 use clap::Args;
@@ -9,14 +9,12 @@ use futures::{AsyncBufRead, AsyncBufReadExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, LogParams};
+use sluice_crds::names::{COMPONENT_LABEL, JOB_LABEL};
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-
-/// Says which process a pod is for; the container of that process has the same name.
-const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 
 const EXAMPLES: &str = "\
 Examples:

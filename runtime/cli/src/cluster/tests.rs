@@ -1,10 +1,10 @@
 //! Requests to an API server that refuses, is silent, or does not carry a connection on, over HTTP on loopback.
 
-use super::way::RPC_PORT;
 use super::{Cluster, ClusterError};
 use crate::control::endpoint::Reached;
 use crate::error::CommandError;
 use serde_json::{Value, json};
+use sluice_crds::names::RPC_PORT;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};

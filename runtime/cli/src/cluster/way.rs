@@ -5,15 +5,13 @@
 
 use super::error::Request;
 use super::{Cluster, ClusterError};
+use sluice_crds::names::RPC_PORT;
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-
-/// Where a JobManager listens in its pod.
-pub(super) const RPC_PORT: u16 = 6123;
 
 /// The way to a JobManager; gone when it is dropped.
 pub(crate) struct Way {

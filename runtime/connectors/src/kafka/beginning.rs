@@ -9,10 +9,9 @@ use super::offsets::{Offsets, out_of_range};
 use super::options::SourceOptions;
 use super::source::serve_events;
 use super::split::{NewSplit, SplitPosition, owner};
-use rdkafka::consumer::Consumer as _;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::{OperatorContext, RestoredState};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A look at the brokers when a source opens.
 pub(super) struct Beginning<'a> {
@@ -23,13 +22,7 @@ pub(super) struct Beginning<'a> {
 
 impl<'a> Beginning<'a> {
     fn lookup(&self) -> Lookup<'a, ReaderContext> {
-        Lookup {
-            client: self.consumer.client(),
-            log: &self.consumer.context().log,
-            table: &self.options.table,
-            bootstrap_servers: self.options.properties.bootstrap_servers(),
-            deadline: Instant::now() + OPEN_TIMEOUT,
-        }
+        Lookup::of_source(self.consumer, self.options, OPEN_TIMEOUT)
     }
 
     /// All splits of this subtask with their positions.

@@ -1,10 +1,11 @@
 //! Clients of librdkafka: their logs, and looking up the partitions of a topic with errors that say what to do.
 
+use super::options::SourceOptions;
 use super::properties::ClientProperties;
 use super::topics::Topics;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
 use sluice_engine::error::TaskError;
@@ -162,6 +163,19 @@ pub(super) struct Lookup<'a, C: ClientContext> {
     pub(super) bootstrap_servers: &'a str,
     /// Until when.
     pub(super) deadline: Instant,
+}
+
+impl<'a> Lookup<'a, ReaderContext> {
+    /// By a source's consumer, for so long from now on.
+    pub(super) fn of_source(consumer: &'a Consumer, options: &'a SourceOptions, patience: Duration) -> Self {
+        Self {
+            client: consumer.client(),
+            log: &consumer.context().log,
+            table: &options.table,
+            bootstrap_servers: options.properties.bootstrap_servers(),
+            deadline: Instant::now() + patience,
+        }
+    }
 }
 
 impl<C: ClientContext> Lookup<'_, C> {

@@ -1,18 +1,17 @@
-//! A thread that looks for new partitions, and new topics of a pattern, now and then. What it finds begins with its oldest record, since it was
-//! made while the job ran.
+//! A thread that looks for new partitions, and new topics of a pattern, now and then. What it finds begins with its oldest
+//! record, since it was made while the job ran.
 
 use super::client::{Consumer, Lookup, OPEN_TIMEOUT, ReaderContext};
 use super::offset_options::Startup;
 use super::offsets::Offsets;
 use super::options::SourceOptions;
 use super::split::{NewSplit, owner};
-use rdkafka::consumer::Consumer as _;
 use sluice_engine::operator::Waker;
 use sluice_protocol::SubtaskIndex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a topic or a partition is asked for in one round: others come after it.
 const TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
@@ -103,12 +102,6 @@ impl DiscoveryTask {
     }
 
     fn lookup(&self, patience: Duration) -> Lookup<'_, ReaderContext> {
-        Lookup {
-            client: self.consumer.client(),
-            log: &self.consumer.context().log,
-            table: &self.options.table,
-            bootstrap_servers: self.options.properties.bootstrap_servers(),
-            deadline: Instant::now() + patience,
-        }
+        Lookup::of_source(&self.consumer, &self.options, patience)
     }
 }

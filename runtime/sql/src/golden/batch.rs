@@ -6,15 +6,8 @@
 //! DataFusion cannot execute, has no batch execution.
 
 use super::memory::{Connectors, SinkContent, add};
+use super::planned::{Planned, planned};
 use super::reference::texts;
-use crate::PlanOptions;
-use crate::catalog::Tables;
-use crate::error::SourceText;
-use crate::expand::Expander;
-use crate::functions::Functions;
-use crate::parse;
-use crate::relational::Relational;
-use crate::translate::Statement;
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::catalog::MemTable;
@@ -27,37 +20,22 @@ use datafusion_expr::logical_plan::{Aggregate, Projection, TableScan, Window};
 use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast};
 use datafusion_functions_aggregate::average::avg_udaf;
 use datafusion_functions_aggregate::sum::sum_udaf;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The rows that the sinks must hold; none where DataFusion cannot execute the statement.
 pub(crate) fn content(sql: &str, connectors: &Connectors) -> Option<SinkContent> {
-    let text = SourceText(sql);
-    let script = parse::parse(text).unwrap_or_else(|error| panic!("{error}"));
-    let tables = Tables::new(text, script.tables).unwrap();
-    let functions = Functions::new();
-    let relational = Relational::new(&tables, &functions);
-    let mut inserts = script.inserts;
-    let mut expander = Expander::new(text, &tables, script.views).unwrap();
-    inserts.iter_mut().for_each(|insert| expander.query(&mut insert.query).unwrap());
-    let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
     let mut all = SinkContent::new();
-    let times = BTreeMap::new();
-    for insert in &inserts {
-        let statement = Statement { text, tables: &tables, times: &times, connectors, options: &options, insert };
-        let plan = relational.plan(&insert.query).unwrap();
-        let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
-        let shaped = statement.shaped(plan, &target).unwrap();
-        if shaped.exists(|node| Ok(matches!(node, LogicalPlan::Extension(_)))).unwrap() {
+    for Planned { sink, plan } in planned(sql, connectors) {
+        if plan.exists(|node| Ok(matches!(node, LogicalPlan::Extension(_)))).unwrap() {
             return None;
         }
         let mut content = SinkContent::new();
-        for batch in execute(shaped, connectors) {
+        for batch in execute(plan, connectors) {
             for row in texts(&batch) {
                 *content.entry(row.join(", ")).or_default() += 1;
             }
         }
-        add(&mut all, (inserts.len() > 1).then_some(&insert.table.value), content);
+        add(&mut all, sink.as_ref(), content);
     }
     Some(all)
 }

@@ -5,15 +5,9 @@
 //! single values. Shares with the code under test how names and types are resolved, and DataFusion's expressions.
 
 use super::memory::{Connectors, SinkContent, add};
-use crate::PlanOptions;
-use crate::catalog::Tables;
-use crate::error::SourceText;
-use crate::expand::Expander;
+use super::planned::{Planned, planned};
 use crate::flatten;
-use crate::functions::Functions;
-use crate::parse;
-use crate::relational::Relational;
-use crate::translate::{Statement, evaluated};
+use crate::translate::evaluated;
 use crate::window::{self, WindowNode, Windows};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array,
@@ -35,27 +29,13 @@ use std::sync::Arc;
 
 /// The rows that the sinks must hold.
 pub(crate) fn content(sql: &str, connectors: &Connectors) -> SinkContent {
-    let text = SourceText(sql);
-    let script = parse::parse(text).unwrap_or_else(|error| panic!("{error}"));
-    let tables = Tables::new(text, script.tables).unwrap();
-    let functions = Functions::new();
-    let relational = Relational::new(&tables, &functions);
-    let mut inserts = script.inserts;
-    let mut expander = Expander::new(text, &tables, script.views).unwrap();
-    inserts.iter_mut().for_each(|insert| expander.query(&mut insert.query).unwrap());
-    let options = PlanOptions { parallelism: 1, max_parallelism: 1 };
     let mut all = SinkContent::new();
-    for insert in &inserts {
-        let times = std::collections::BTreeMap::new();
-        let statement = Statement { text, tables: &tables, times: &times, connectors, options: &options, insert };
-        let plan = relational.plan(&insert.query).unwrap();
-        let target = statement.target(&plan).unwrap_or_else(|error| panic!("{error}"));
-        let shaped = statement.shaped(plan, &target).unwrap();
+    for Planned { sink, plan } in planned(sql, connectors) {
         let mut content = SinkContent::new();
-        for row in texts(&evaluate(&shaped, connectors)) {
+        for row in texts(&evaluate(&plan, connectors)) {
             *content.entry(row.join(", ")).or_default() += 1;
         }
-        add(&mut all, (inserts.len() > 1).then_some(&insert.table.value), content);
+        add(&mut all, sink.as_ref(), content);
     }
     all
 }

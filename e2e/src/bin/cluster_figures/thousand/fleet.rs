@@ -13,6 +13,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
+use sluice_crds::names::{COMPONENT_LABEL, JOB_LABEL, RPC_PORT};
 use sluice_protocol::{Generation, JobId};
 use sluice_rpc::tls::stream::{Refusals, incoming};
 use sluice_rpc::tls::{AUTHORITY_FILE, Credentials, Role, Tls};
@@ -24,10 +25,6 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// The JobManager's port.
-const PORT: u16 = 6123;
-const COMPONENT: &str = "app.kubernetes.io/component";
-const JOB: &str = "sluice.dev/job";
 const GENERATION: &str = "sluice.dev/generation";
 /// No scheduler has this name: pods that ask for it are this process's.
 pub(super) const SCHEDULER: &str = "figures";
@@ -104,9 +101,9 @@ impl Fleet {
     }
 
     fn count(&self, pod: &Pod) {
-        let Some(job) = pod.labels().get(JOB) else { return };
+        let Some(job) = pod.labels().get(JOB_LABEL) else { return };
         let generation = generation(pod);
-        let role = if pod.labels().get(COMPONENT).is_some_and(|role| role == "jobmanager") { 1 } else { 2 };
+        let role = if pod.labels().get(COMPONENT_LABEL).is_some_and(|role| role == "jobmanager") { 1 } else { 2 };
         let mut seen = self.lock();
         let roles = seen.roles.entry((job.clone(), generation)).or_default();
         *roles |= role;
@@ -117,12 +114,12 @@ impl Fleet {
 
     async fn run(&self, pod: &Pod) -> Result<()> {
         let address = self.address();
-        if pod.labels().get(COMPONENT).is_none_or(|role| role != "jobmanager") {
+        if pod.labels().get(COMPONENT_LABEL).is_none_or(|role| role != "jobmanager") {
             return self.patch(pod, running(pod, address)).await;
         }
         let job = JobId {
             namespace: self.namespace.clone(),
-            name: pod.labels().get(JOB).cloned().unwrap_or_default(),
+            name: pod.labels().get(JOB_LABEL).cloned().unwrap_or_default(),
             uid: pod.owner_references().first().map(|owner| owner.uid.clone()).unwrap_or_default(),
         };
         let (job_manager, ended) = JobManager::new(job.clone(), Generation(generation(pod)));
@@ -151,7 +148,7 @@ impl Fleet {
             key: read(&format!("{role}.key"))?,
         };
         let tls = Arc::new(Tls::from_credentials(&credentials)?);
-        let listener = TcpListener::bind((address, PORT)).await?;
+        let listener = TcpListener::bind((address, RPC_PORT)).await?;
         let connections = incoming(listener, Some(tls), Arc::new(Refusals::default()));
         let server = transport::server().add_service(control::service(job_manager));
         Ok(tokio::spawn(async move {
@@ -186,7 +183,7 @@ fn generation(pod: &Pod) -> u64 {
 }
 
 fn container(pod: &Pod, is_ready: bool, state: &Value) -> Value {
-    let name = pod.labels().get(COMPONENT).cloned().unwrap_or_default();
+    let name = pod.labels().get(COMPONENT_LABEL).cloned().unwrap_or_default();
     json!([{"name": name, "ready": is_ready, "started": is_ready, "restartCount": 0, "image": "played", "imageID": "",
         "state": state}])
 }
