@@ -128,8 +128,8 @@ impl WindowKind {
             return Some(slice.end);
         }
         // Ends of windows stand a slice's length apart, from the slice's own end on.
-        let passed = (fired - slice.end) / width + 1;
-        Some(slice.end + passed * width)
+        let passed = fired.saturating_sub(slice.end) / width;
+        Some(slice.end.saturating_add(passed.saturating_add(1).saturating_mul(width)))
     }
 
     /// The start of the window that ends so; `slice` is one of its slices.

@@ -198,6 +198,18 @@ fn a_time_has_the_windows_that_contain_it_also_with_offset_and_before_1970() {
     }
 }
 
+/// At both ends of all time, too, they come to an end.
+#[test]
+fn the_windows_of_any_time_are_as_many_as_it_can_have() {
+    for kind in [TUMBLE, HOP, CUMULATE] {
+        for time in (0..40).flat_map(|step| [i64::MAX - step, i64::MIN + step]) {
+            let windows: Vec<_> = kind.windows_of(time).take(10).collect();
+            assert!(windows.len() <= 3, "{kind} at {time}: {windows:?}");
+            assert!(windows.is_sorted_by_key(|window| window.1), "{kind} at {time}: {windows:?}");
+        }
+    }
+}
+
 #[test]
 fn lengths_that_are_no_multiples_are_refused() {
     let refusal = |kind: WindowKind| kind.validate().unwrap_err().to_string();

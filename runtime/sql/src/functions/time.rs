@@ -196,7 +196,11 @@ fn to_timestamp(columns: &[ArrayRef]) -> Result<ArrayRef> {
     Ok(Arc::new(milliseconds(parsed(columns, parse_standard))))
 }
 
-/// Of a number: seconds for precision 0, milliseconds for 3, else NULL.
+/// Times in milliseconds that a number may say, as in Flink: of the years 0 to 9999.
+const NUMBERED_TIMES: std::ops::RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_799_999;
+
+/// Of a number: seconds for precision 0, milliseconds for 3, else NULL. So is a time that cannot be meant, such as microseconds
+/// taken for milliseconds: as the time of a row it would end event time for all others.
 fn to_timestamp_ltz(columns: &[ArrayRef]) -> Result<ArrayRef> {
     let made = if *columns[0].data_type() == DataType::Utf8 {
         milliseconds(parsed(columns, parse_standard))
@@ -206,7 +210,7 @@ fn to_timestamp_ltz(columns: &[ArrayRef]) -> Result<ArrayRef> {
             3 => Some(whole(&columns[0], row)),
             _ => None,
         });
-        value.collect()
+        value.map(|value| value.filter(|value| NUMBERED_TIMES.contains(value))).collect()
     };
     Ok(Arc::new(made.with_timezone("UTC")))
 }
