@@ -11,6 +11,8 @@
 
 mod frozen;
 mod space;
+#[cfg(test)]
+mod tests;
 
 use super::history::{Changes, History};
 use super::prefix::{FoundRows, Prefixes};

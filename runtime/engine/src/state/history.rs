@@ -8,6 +8,9 @@
 //! all deltas would exceed half of the whole layer, a whole one is written: so a chain has at most 22 layers, its
 //! files at most one and a half times the rows of the table, and each change is written about three times.
 //!
+//! Where no checkpoint is a base, because none is stored (storage `JobManager`) or the first has not completed, nothing is
+//! kept that only a base would need: changes take no more memory the longer the job runs.
+//!
 //! It knows nothing of how changes are noted ([`Changes`]). All of it but [`History::frozen`] runs off the task's
 //! thread, and that never waits for the rest.
 
@@ -18,6 +21,9 @@ use sluice_protocol::state::{KeyedStateHandle, KeyedStateKind, StateData};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(test)]
+mod tests;
+
 /// Deltas of one level that become one of the next.
 const FAN_OUT: usize = 8;
 
@@ -26,6 +32,10 @@ const MAX_LEVEL: u8 = 2;
 
 /// Periods after the base that are kept apart.
 const MAX_PERIODS: usize = 8;
+
+/// Chains after the base that are kept: of checkpoints that may still complete. Without its chain one is no base for a
+/// delta.
+const MAX_CHAINS: usize = 64;
 
 /// What changed in a table between two freezes.
 pub(super) trait Changes {
@@ -89,6 +99,8 @@ struct Inner<C> {
     chains: BTreeMap<CheckpointId, Vec<Layer>>,
     periods: Vec<Period<C>>,
     last: Option<CheckpointId>,
+    /// Some checkpoint was a base: a savepoint, which builds on none, forgets nothing then.
+    has_base: bool,
 }
 
 /// The history of one table.
@@ -101,7 +113,7 @@ pub(super) struct History<C> {
 
 impl<C> Default for History<C> {
     fn default() -> Self {
-        let inner = Inner { chains: BTreeMap::new(), periods: Vec::new(), last: None };
+        let inner = Inner { chains: BTreeMap::new(), periods: Vec::new(), last: None, has_base: false };
         Self { frozen: Mutex::default(), inner: Mutex::new(inner) }
     }
 }
@@ -123,7 +135,10 @@ impl<C: Changes> History<C> {
         let mut inner = lock(&self.inner);
         let frozen = std::mem::take(&mut *lock(&self.frozen));
         frozen.into_iter().for_each(|(end, changes)| inner.push(end, changes));
-        let Some(base) = options.base else { return Plan::Whole };
+        let Some(base) = options.base else {
+            inner.prune_without_base(checkpoint);
+            return Plan::Whole;
+        };
         inner.prune(base, checkpoint);
         if rows * (layout.words as u64 + 1) * 8 < options.whole_below {
             return Plan::Whole;
@@ -153,13 +168,37 @@ impl<C: Changes> Inner<C> {
         self.last = Some(end);
     }
 
+    /// Forgets the changes before a checkpoint.
+    fn forget(&mut self, before: CheckpointId) {
+        self.periods.iter().filter(|period| period.end <= before).for_each(|period| period.changes.forget());
+        self.periods.retain(|period| period.end > before);
+    }
+
+    /// The first base will be this checkpoint, a later one, or one of the last before it: what no delta could be made of by
+    /// then is forgotten.
+    fn prune_without_base(&mut self, checkpoint: CheckpointId) {
+        if self.has_base {
+            return;
+        }
+        let last = self.periods.iter().rev().nth(MAX_PERIODS).map(|period| period.end);
+        let known_since = if self.chains.is_empty() { Some(checkpoint) } else { last };
+        if let Some(since) = known_since {
+            self.forget(since);
+            self.chains.retain(|id, _| *id >= since);
+        }
+    }
+
     /// Forgets what no later checkpoint can need: the base never goes back.
     fn prune(&mut self, base: CheckpointId, checkpoint: CheckpointId) {
+        self.has_base = true;
         self.chains.retain(|id, _| *id >= base);
+        while self.chains.len() > MAX_CHAINS
+            && let Some(oldest) = self.chains.keys().copied().find(|id| *id > base)
+        {
+            self.chains.remove(&oldest);
+        }
         let needed = self.chains.values().filter_map(|chain| chain.first()).map(|layer| layer.end).min();
-        let needed = needed.unwrap_or(base);
-        self.periods.iter().filter(|period| period.end <= needed).for_each(|period| period.changes.forget());
-        self.periods.retain(|period| period.end > needed);
+        self.forget(needed.unwrap_or(base));
         let boundaries: BTreeSet<CheckpointId> = self.chains.values().flatten().map(|layer| layer.end).collect();
         let mut index = 0;
         while index + 1 < self.periods.len() {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use sluice_protocol::{OperatorUid, SubtaskIndex};
 use std::collections::BTreeMap;
 
-fn layout(keys: &[(&str, DataType)]) -> Arc<TableLayout> {
+pub(super) fn layout(keys: &[(&str, DataType)]) -> Arc<TableLayout> {
     let column = |name: &str, word| AccumulatorColumn {
         name: name.to_owned(),
         data_type: DataType::Int64,
@@ -37,7 +37,7 @@ fn all() -> KeyGroupRange {
     KeyGroupRange::of_subtask(SubtaskIndex(0), 1, 128)
 }
 
-fn texts(keys: &[String]) -> RecordBatch {
+pub(super) fn texts(keys: &[String]) -> RecordBatch {
     let column: ArrayRef = Arc::new(StringArray::from_iter_values(keys));
     RecordBatch::try_from_iter([("k", column)]).unwrap()
 }
@@ -47,7 +47,7 @@ fn table(layout: &Arc<TableLayout>, key_groups: KeyGroupRange, max_parallelism: 
 }
 
 /// Adds an amount to word 0 of the key of each row.
-fn add(table: &mut dyn KeyedTable, rows: &RecordBatch, amount: u64) {
+pub(super) fn add(table: &mut dyn KeyedTable, rows: &RecordBatch, amount: u64) {
     let columns: Vec<usize> = (0..table.layout().keys.len()).collect();
     let (mut touched, mut words) = (TouchedKeys::default(), Vec::new());
     table.touch(rows, &columns, &mut touched).unwrap();
