@@ -24,7 +24,7 @@ use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
 use change::{Change, classify};
 use sluice_crds::{StreamJobSpec, StreamJobState, UsedRestore};
 use sluice_protocol::failure::ExitRecord;
-use sluice_protocol::job_master::{Command, NOTHING_BEGUN, REPEATS_OUTPUT, StartFrom, TOLD_ONCE};
+use sluice_protocol::job_master::{Command, NOTHING_BEGUN, STARTS_EMPTY, StartFrom, TOLD_ONCE};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
 use sluice_protocol::{Generation, Timestamp};
 
@@ -216,7 +216,7 @@ impl<'a> Planner<'a> {
             memory.failures.merge(&report.failure_counts);
         }
         for notice in report.notices.iter().filter(|notice| is_first && TOLD_ONCE.contains(&notice.reason.as_str())) {
-            self.tell(notice.reason == REPEATS_OUTPUT, &notice.reason, notice.message.clone());
+            self.tell(notice.reason != STARTS_EMPTY, &notice.reason, notice.message.clone());
         }
     }
 

@@ -8,7 +8,7 @@
 use super::fate::Fate;
 use super::stop::is_terminal;
 use super::{Planner, rejection};
-use crate::facts::{Helper, HelperTask, PodFacts, Rejection, Role};
+use crate::facts::{Helper, HelperTask, PodFacts, Rejection, Role, Stop};
 use sluice_crds::{StopCause, StreamJobState};
 use sluice_protocol::TimeSpan;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
@@ -157,6 +157,14 @@ impl Planner<'_> {
         if !record.unsettled.is_empty() {
             self.tell(true, "OutputUnsettled", record.message.clone());
         }
+    }
+
+    /// Where the job is gone on from when its end left output uncommitted: its directory, whose ledger holds the handles, and
+    /// whose latest checkpoint is the cut of the savepoint, which holds none (K4, L6). A rollback has what it returns to.
+    pub(super) fn left_unsettled(&self, stop: &Stop, record: Option<&ExitRecord>) -> Option<String> {
+        let left = record.is_some_and(|record| !record.unsettled.is_empty());
+        let goes_on = stop.cause != StopCause::RollBack && self.has_ledger();
+        (left && goes_on).then(|| self.job_directory())
     }
 
     /// The job goes on, or goes, without a terminal entry in its ledger.

@@ -31,7 +31,9 @@ impl Planner<'_> {
         }
         let checkpoint = memory.last_checkpoint.as_ref().filter(|_| !leaves_nothing);
         let latest = || checkpoint.map(|checkpoint| checkpoint.path.clone());
-        memory.trial = Some(Trial { since: self.facts.now, snapshot: savepoint.or_else(latest), ..Trial::default() });
+        // A directory's newest checkpoint is another by the time that somebody goes back to it.
+        let snapshot = savepoint.filter(|place| !is_directory_of(place, &self.facts.directory)).or_else(latest);
+        memory.trial = Some(Trial { since: self.facts.now, snapshot, ..Trial::default() });
         memory.revision += 1;
         memory.directive = Some(directive);
         memory.program.clone_from(&program.config_map);
@@ -78,7 +80,7 @@ impl Planner<'_> {
         let allow_non_restored_state = upgrade.allow_non_restored_state;
         let path = |from: String| StartFrom::Path { from, allow_non_restored_state, abandon_sinks: Vec::new() };
         if self.leaves_nothing() && cause == Some(StopCause::RollBack) {
-            return savepoint.map_or(StartFrom::Empty, path);
+            return savepoint.map_or(StartFrom::Empty, |before| path(self.newest_since(program, before)));
         }
         if upgrade.mode == UpgradeMode::Stateless && memory.revision > 0 && cause != Some(StopCause::Rescale) {
             // Back to what was before, as long as nothing has taken its place.
@@ -145,7 +147,7 @@ impl Planner<'_> {
     }
 
     /// The job's directory in the storage of the revision that ran (N1).
-    fn job_directory(&self) -> String {
+    pub(super) fn job_directory(&self) -> String {
         self.facts.frozen.as_ref().map(|spec| self.directory_of(spec)).unwrap_or_default()
     }
 
@@ -293,6 +295,11 @@ impl Planner<'_> {
             },
         }
     }
+}
+
+/// Whether a place is the job's directory in some storage, and no snapshot.
+pub(super) fn is_directory_of(place: &str, directory: &str) -> bool {
+    place.ends_with(&format!("/{directory}"))
 }
 
 fn is_in_memory(spec: &StreamJobSpec) -> bool {

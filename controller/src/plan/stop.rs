@@ -427,10 +427,13 @@ impl Planner<'_> {
     /// No JobManager runs any more, as it was to be.
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
         record.into_iter().for_each(|record| self.tell_unsettled(record));
-        let stop = self.plan.memory.stop.take();
+        let mut stop = self.plan.memory.stop.take();
         let found_nothing = self.absorb_closed(record);
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
         self.delete_pods(|_| true);
+        if let Some(stop) = &mut stop {
+            stop.savepoint = self.left_unsettled(stop, record).or_else(|| stop.savepoint.take());
+        }
         let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());
         self.plan.memory.stopped_with.clone_from(&savepoint);
         if self.is_lost_with_job_manager(stop.as_ref().map(|stop| stop.cause), record) {

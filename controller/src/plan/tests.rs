@@ -21,7 +21,7 @@ use crate::validate::validate_program;
 use serde_json::json;
 use sluice_crds::{StreamJob, UpgradeMode, UpgradeSpec};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{STARTS_EMPTY, StartFrom};
+use sluice_protocol::job_master::{REPEATS_OUTPUT, SNAPSHOT_UNSETTLED, StartFrom};
 use sluice_protocol::restart::{CountedFailure, FailureCounts};
 use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus, Notice};
 use sluice_protocol::{Attempt, CheckpointId, TimeSpan};
@@ -236,12 +236,14 @@ fn what_a_start_tells_of_its_snapshot_is_told_once_and_is_nothing_wrong() {
     let mut facts = running();
     facts.memory.started_revision = 0;
     let notice = |reason: &str| Notice { reason: reason.to_owned(), message: format!("{reason} of s3://b/chk-5") };
-    facts.report.as_mut().expect("it runs").notices = vec![notice(STARTS_EMPTY), notice(REPEATS_OUTPUT)];
+    facts.report.as_mut().expect("it runs").notices =
+        [STARTS_EMPTY, REPEATS_OUTPUT, SNAPSHOT_UNSETTLED].map(notice).to_vec();
     let first = plan(&facts);
     let told: Vec<_> =
         first.events.iter().map(|event| (event.warning, event.reason.as_str(), event.message.as_str())).collect();
     let empty = (false, "OperatorsStartEmpty", "OperatorsStartEmpty of s3://b/chk-5");
-    assert_eq!(told, [empty, (true, "OutputRepeats", "OutputRepeats of s3://b/chk-5")]);
+    let repeats = (true, "OutputRepeats", "OutputRepeats of s3://b/chk-5");
+    assert_eq!(told, [empty, repeats, (true, "SnapshotUnsettled", "SnapshotUnsettled of s3://b/chk-5")]);
     assert_eq!((first.view.ready, &first.view.degraded), (true, &None));
     facts = after(&facts, &first);
     assert_eq!(plan(&facts).events, []);

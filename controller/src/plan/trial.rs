@@ -1,6 +1,7 @@
 //! A revision's trial: until it is stable, and what happens when it never is (docs/operator.md).
 
 use super::fate::{Fate, UNREACHABLE};
+use super::revision::is_directory_of;
 use super::{Planner, View, rejection};
 use crate::facts::{GivenUp, Program, Rejection, Stable, Stop, Trial};
 use sluice_crds::{StopCause, StreamJobState};
@@ -248,7 +249,7 @@ impl Planner<'_> {
         let is_latest = match &memory.directive.as_ref()?.start {
             StartFrom::ResumeLatest => true,
             // The job's directory in the storage that is left.
-            StartFrom::Path { from, .. } => from.ends_with(&format!("/{}", self.facts.directory)),
+            StartFrom::Path { from, .. } => is_directory_of(from, &self.facts.directory),
             _ => false,
         };
         (memory.rolled_back.is_some() && is_latest && UNREADABLE.contains(&reason)).then_some(snapshot)

@@ -338,6 +338,8 @@ reasons! {
     OperatorsStartEmpty,
     /// The job was started from an older snapshot of its own: output behind it is written again.
     OutputRepeats,
+    /// The job of the snapshot that was restored ended with output uncommitted, which no start from the snapshot brings back.
+    SnapshotUnsettled,
     /// Files of a savepoint are left.
     DisposalIncomplete,
     /// It was stopped before its tasks ran.

@@ -68,7 +68,7 @@ pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED, NOTHING_BEGUN};
 use execution::Execution;
 use journal::{EndKind, Journal};
 use loading::{Loading, Restored};
-pub use loading::{REPEATS_OUTPUT, STARTS_EMPTY, TOLD_ONCE};
+pub use loading::{REPEATS_OUTPUT, SNAPSHOT_UNSETTLED, STARTS_EMPTY, TOLD_ONCE};
 use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
 pub use reporting::STATE_DAMAGED;
 use task_managers::TaskManagers;

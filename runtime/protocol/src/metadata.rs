@@ -44,6 +44,10 @@ pub struct Metadata {
     /// Whether it is a savepoint's: self-contained, and removed by nobody but on request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub savepoint: bool,
+    /// The directory of its job, in a savepoint of one whose sinks stage output: its ledger tells what of that is uncommitted
+    /// (K4). A URI; nobody needs it to be there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// Names this very write of it (K2).
     pub nonce: String,
     /// When it was triggered.

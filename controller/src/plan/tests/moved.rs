@@ -2,6 +2,7 @@
 
 use super::upgrade::{SAVEPOINT, answer, checkpointing, edit};
 use super::*;
+use sluice_protocol::commit::UnsettledOutput;
 use sluice_protocol::job_master::NOTHING_BEGUN;
 use sluice_protocol::options::RestoreSpec;
 use sluice_protocol::status::RequestState;
@@ -272,6 +273,72 @@ fn a_rollback_waits_for_the_end_of_the_ledger_that_it_leaves() {
     exit(&mut facts, ExitKind::Stopped);
     let back = plan(&facts);
     assert_eq!((back.memory.revision, &directive(&back)["start"]), (3, &path(NEW_DIRECTORY)));
+}
+
+/// What a JobManager says whose brokers were away when the job ended.
+fn left_uncommitted() -> ExitRecord {
+    let left = UnsettledOutput { sink: "out.sink".into(), transactions: 3, until: Some(seconds(900)), more_sinks: 0 };
+    let ended = ExitRecord::new(ExitKind::Stopped, "Stopped", "3 staged transactions of sink 'out.sink'");
+    ExitRecord { unsettled: vec![left], ledger_entry: Some(11), ..ended }
+}
+
+/// Stopped with a savepoint for a change to another storage, with output uncommitted.
+fn stopped_unsettled(desired: DesiredState) -> Facts {
+    let mut facts = Facts { lifecycle: by_mode(UpgradeMode::Savepoint), ..running() };
+    let latest = format!("{OLD_DIRECTORY}/1/chk-6");
+    report_of(&mut facts).last_checkpoint = Some(CheckpointInfo { path: latest, ..CheckpointInfo::default() });
+    let mut facts = edit(facts, |job| checkpointing(job).storage = NEW.to_owned());
+    facts.desired = desired;
+    let mut stopping = after(&facts, &plan(&facts));
+    answer(&mut stopping, "upgrade-1-1", RequestState::Completed);
+    exit_with(&mut stopping, left_uncommitted());
+    stopping
+}
+
+/// K4, L6: the savepoint holds no handles, and the new storage knows of none. The ledger that has them goes along.
+#[test]
+fn what_a_stop_left_uncommitted_goes_along_to_another_storage() {
+    let stopping = stopped_unsettled(DesiredState::Running);
+    let next = plan(&stopping);
+    assert_eq!(directive(&next), json!({"id": "2-0", "seen": 0, "start": path(OLD_DIRECTORY)}));
+    let snapshot = next.memory.trial.clone().expect("on trial").snapshot;
+    assert_eq!(snapshot, Some(format!("{OLD_DIRECTORY}/1/chk-6")), "a directory is no snapshot to return to");
+    assert_eq!(next.events.iter().filter(|event| event.reason == "OutputUnsettled").count(), 1);
+
+    // Its brokers stay away, and it is not stable in time: back it goes, to the ledger that still has them.
+    let mut facts = after(&stopping, &next);
+    facts.pods.retain(|pod| pod.generation == Generation(2));
+    exit(&mut facts, ExitKind::UserError);
+    assert_eq!(directive(&plan(&facts))["start"], path(OLD_DIRECTORY));
+}
+
+/// Nobody knows yet where it will go, when it is suspended.
+#[test]
+fn what_a_suspended_job_left_uncommitted_goes_along_too_and_state_may_be_dropped_all_the_same() {
+    let stopping = stopped_unsettled(DesiredState::Suspended);
+    let rests = plan(&stopping);
+    assert_eq!(rests.view.reason, "OutputUnsettled");
+    let rests = Facts { desired: DesiredState::Running, ..after(&stopping, &rests) };
+    assert_eq!(directive(&plan(&rests))["start"], path(OLD_DIRECTORY));
+
+    let mut stays = edit(rests, |job| job.spec.program.sql = Some("INSERT INTO a SELECT c FROM b;".to_owned()));
+    stays.lifecycle.upgrade.allow_non_restored_state = true;
+    let start = json!({"path": {"from": OLD_DIRECTORY, "allowNonRestoredState": true}});
+    assert_eq!(directive(&plan(&stays))["start"], start, "the own ledger settles what it holds");
+}
+
+/// A job without a ledger cannot commit it: its start refuses the directory by name, where a savepoint would lose it.
+#[test]
+fn what_a_stop_left_uncommitted_is_not_lost_to_a_job_without_a_ledger() {
+    let mut stopping = stopped_unsettled(DesiredState::Running);
+    stopping = edit(stopping, |job| checkpointing(job).storage = "JobManager".to_owned());
+    let next = plan(&stopping);
+    assert_eq!(directive(&next)["start"], path(OLD_DIRECTORY));
+    let mut facts = after(&stopping, &next);
+    facts.pods.retain(|pod| pod.generation == Generation(2));
+    exit_with(&mut facts, ExitRecord::new(ExitKind::UserError, "OutputUnsettled", "run it where it was"));
+    let back = plan(&facts);
+    assert_eq!((back.memory.revision, &directive(&back)["start"]), (3, &path(OLD_DIRECTORY)));
 }
 
 fn report_of(facts: &mut Facts) -> &mut JobStatus {

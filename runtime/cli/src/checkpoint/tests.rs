@@ -106,6 +106,7 @@ fn metadata(job: &JobId, id: u64) -> Metadata {
         checkpoint: CheckpointId(id),
         savepoint: false,
         details: None,
+        origin: None,
         nonce: "nonce".to_owned(),
         triggered_at: Timestamp(id * 1_000),
         key_group_function: key_group::NAME.to_owned(),

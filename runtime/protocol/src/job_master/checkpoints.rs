@@ -126,6 +126,8 @@ impl JobMaster {
             let mut described = Metadata { savepoint: true, ..self.describe_snapshot(run, (id, triggered_at), states) };
             // K4: whoever starts from a savepoint has nothing to settle.
             described.operators.iter_mut().for_each(|one| one.committables.clear());
+            let tells_more = self.has_transactional_sinks() && !self.journal.in_memory;
+            described.origin = tells_more.then(|| self.own_place());
             parts.push_back((format!("{}/{METADATA}", savepoint.directory), described));
         }
         if !self.journal.in_memory {
@@ -162,6 +164,7 @@ impl JobMaster {
             run,
             checkpoint: id,
             savepoint: false,
+            origin: None,
             nonce: format!("{:016x}", self.random.next_u64()),
             triggered_at,
             key_group_function: key_group::NAME.to_owned(),

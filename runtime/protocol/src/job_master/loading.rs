@@ -4,6 +4,7 @@
 //! Callers rely on: nothing is written here. What cannot be restored is a user's error (F2); a store out of reach costs
 //! time.
 
+use super::commits::describe;
 use super::journal::EndKind;
 use super::operations::Purpose;
 use super::takeover::{self, Relation, Takeover};
@@ -25,8 +26,11 @@ pub const STARTS_EMPTY: &str = "OperatorsStartEmpty";
 /// Reason of the notice that output is written a second time.
 pub const REPEATS_OUTPUT: &str = "OutputRepeats";
 
+/// Reason of the notice that another job's end left output uncommitted which this start does not bring back.
+pub const SNAPSHOT_UNSETTLED: &str = "SnapshotUnsettled";
+
 /// Reasons of notices about what a start has restored: nothing that is wrong with the job.
-pub const TOLD_ONCE: [&str; 2] = [STARTS_EMPTY, REPEATS_OUTPUT];
+pub const TOLD_ONCE: [&str; 3] = [STARTS_EMPTY, REPEATS_OUTPUT, SNAPSHOT_UNSETTLED];
 
 /// What the user allows to be lost.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +57,9 @@ pub(super) struct Loading {
     pub(super) foreign: Option<LedgerReader>,
     /// Whether the checkpoint's owner must be asked whether it has ended (K7).
     asks_owner: bool,
-    /// The checkpoint's description, while its owner is being asked.
+    /// Whether the ledger is read that a savepoint came from, which holds nothing up.
+    asks_origin: bool,
+    /// The snapshot's description, while its owner or its origin is being asked.
     read: Option<Box<Metadata>>,
     /// The other job's ledger, when it is to be taken over (G5).
     pub(super) takeover: Option<Takeover>,
@@ -63,7 +69,16 @@ pub(super) struct Loading {
 
 impl Loading {
     const fn new(location: SnapshotLocation, allowed: Allowed) -> Self {
-        Self { location, allowed, foreign: None, asks_owner: false, read: None, takeover: None, was_outbid: false }
+        Self {
+            location,
+            allowed,
+            foreign: None,
+            asks_owner: false,
+            asks_origin: false,
+            read: None,
+            takeover: None,
+            was_outbid: false,
+        }
     }
 }
 
@@ -152,7 +167,7 @@ impl JobMaster {
             if is_orphan && self.keeps_handles(&metadata, &loading.allowed) {
                 return self.refuse_orphan(&loading.location.directory);
             }
-            return self.hand_out(&loading.location.directory, metadata, loading.allowed);
+            return self.ask_origin(loading, metadata);
         };
         let mut reader = LedgerReader::new(owner, 0);
         let operation = reader.start();
@@ -160,6 +175,48 @@ impl JobMaster {
         loading.foreign = Some(reader);
         self.loading = Some(loading);
         self.store(Purpose::ReadForeignLedger, operation);
+    }
+
+    /// A savepoint holds no handles: whether its job came to commit them is asked of that job's ledger, to tell of it (K4, L6).
+    fn ask_origin(&mut self, mut loading: Loading, metadata: Metadata) {
+        let origin = metadata.origin.as_deref().filter(|_| loading.asks_owner);
+        let origin = origin.map(|uri| SnapshotLocation::parse(uri, self.config.storage_uri.as_deref()).job());
+        let Some(origin) = origin.filter(|origin| *origin != self.journal.paths) else {
+            return self.hand_out(&loading.location.directory, metadata, loading.allowed);
+        };
+        let mut reader = LedgerReader::new(origin, 0);
+        let operation = reader.start();
+        loading.asks_origin = true;
+        loading.read = Some(Box::new(metadata));
+        loading.foreign = Some(reader);
+        self.loading = Some(loading);
+        self.store(Purpose::ReadForeignLedger, operation);
+    }
+
+    /// `None`: nothing is known of it.
+    fn on_origin_read(&mut self, last: Option<&Entry>) {
+        let Some(mut loading) = self.loading.take() else { return };
+        let Some(metadata) = loading.read.take() else { return };
+        if let Some((entry, origin)) = last.zip(metadata.origin.as_deref()) {
+            self.tell_of_unsettled(&metadata, &loading.location.directory, (origin, entry));
+        }
+        self.hand_out(&loading.location.directory, *metadata, loading.allowed);
+    }
+
+    /// Says that the job of a snapshot ended right behind it with output that is uncommitted still. What it has staged since an
+    /// older one is written again by whoever starts from that.
+    fn tell_of_unsettled(&mut self, metadata: &Metadata, place: &str, (job, last): (&str, &Entry)) {
+        let fold = last.folded();
+        let is_last = fold.latest().is_some_and(|latest| latest.key.id <= metadata.checkpoint);
+        if fold.unsettled.is_empty() || !is_last {
+            return;
+        }
+        let message = format!(
+            "the job of {} ended there, and its end left output uncommitted: {}. No start from this snapshot brings that back:              give the job's directory {job} as restore.from, with a new nonce, which commits it first, or start that job again",
+            paths::uri(self.config.storage_uri.as_deref(), place),
+            describe(&fold.unsettled, self.now)
+        );
+        self.set_notice(SNAPSHOT_UNSETTLED, message);
     }
 
     /// Whether it holds handles that nobody gives up; those of others are.
@@ -191,6 +248,10 @@ impl JobMaster {
             if last.is_none() && self.keeps_handles(&metadata, &loading.allowed) {
                 return self.refuse_orphan(&loading.location.directory);
             }
+            if let Some((entry, owner)) = last.zip(loading.location.owner()) {
+                let owner = paths::uri(self.config.storage_uri.as_deref(), owner.directory());
+                self.tell_of_unsettled(&metadata, &loading.location.directory, (&owner, entry));
+            }
             return self.hand_out(&loading.location.directory, *metadata, loading.allowed);
         }
         let directory = loading.location.job();
@@ -210,8 +271,8 @@ impl JobMaster {
                     let latest = self.restorable_uri(&directory, entry);
                     return self.refuse_snapshot("JobMoved", &takeover::gone(&place, &to, latest.as_deref()));
                 }
-                Relation::Running => match self.takeover_refusal(&place) {
-                    Some(message) => return self.refuse_snapshot("TakeoverWithoutStorage", &message),
+                Relation::Running => match self.takeover_refusal(&place, entry) {
+                    Some((reason, message)) => return self.refuse_snapshot(reason, &message),
                     None => loading.takeover = Some(self.new_takeover(directory, entry)),
                 },
                 Relation::Ended => self.inherit(&directory, entry),
@@ -249,9 +310,12 @@ impl JobMaster {
 
     pub(super) fn on_foreign_ledger_read(&mut self, reply: StoreReply) {
         let Some(loading) = &mut self.loading else { return };
+        let is_origin = loading.asks_origin;
         let Some(reader) = &mut loading.foreign else { return };
         match reader.on_reply(reply) {
             ReadStep::Store(operation) => self.store(Purpose::ReadForeignLedger, operation),
+            ReadStep::End(last) if is_origin => self.on_origin_read(last.as_deref()),
+            ReadStep::Failed(_) | ReadStep::Refused(_) if is_origin => self.on_origin_read(None),
             ReadStep::Failed(failure) => {
                 let operation = reader.start();
                 self.store_later(Purpose::ReadForeignLedger, operation, &failure);

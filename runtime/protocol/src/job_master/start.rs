@@ -142,7 +142,8 @@ impl JobMaster {
         self.exit(ExitKind::StateMoved, "MovedTo", &message, None);
     }
 
-    fn own_place(&self) -> String {
+    /// The job's directory, as others may read it.
+    pub(super) fn own_place(&self) -> String {
         paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory())
     }
 

@@ -5,7 +5,7 @@
 //! was. Each step may be repeated by any process of the same job: `MovedTo` to itself, or its own `Started{takeover}`,
 //! is gone on from. Before the own ledger's `Started` nothing else is written.
 
-use super::commits::unsettled;
+use super::commits::{describe, unsettled};
 use super::journal::Journal;
 use super::loading::Loading;
 use super::operations::{Purpose, Running};
@@ -107,7 +107,9 @@ impl JobMaster {
             EntryKind::Started { taker: Some(taker), .. } if was_outbid && *taker != self.successor() => {
                 Relation::Gone(taker.clone())
             }
-            _ if self.has_ended_for_good(last.folded().state) && !self.is_former(directory) => Relation::Ended,
+            // What its end left uncommitted is committed by who takes it over (S5, L6).
+            _ if self.is_former(directory) || !last.folded().unsettled.is_empty() => Relation::Running,
+            _ if self.has_ended_for_good(last.folded().state) => Relation::Ended,
             _ => Relation::Running,
         }
     }
@@ -134,14 +136,26 @@ impl JobMaster {
         Takeover { paths, appender, last: Box::new(last.clone()), metadata: None, latest: None, job: None }
     }
 
-    /// Why this job cannot take any other over.
-    pub(super) fn takeover_refusal(&self, place: &str) -> Option<String> {
-        self.journal.in_memory.then(|| {
-            format!(
+    /// Why this job cannot take the job of this ledger over: reason and message.
+    pub(super) fn takeover_refusal(&self, place: &str, last: &Entry) -> Option<(&'static str, String)> {
+        if !self.journal.in_memory {
+            return None;
+        }
+        let unsettled = last.folded().unsettled;
+        if unsettled.is_empty() {
+            let message = format!(
                 "{place} is the directory of a job that has not ended, and this job keeps no ledger of its own in which \
                  it could go on: set checkpointing.storage, or stop that job first"
-            )
-        })
+            );
+            return Some(("TakeoverWithoutStorage", message));
+        }
+        let message = format!(
+            "the job of {place} has ended and left output uncommitted: {}. A job that keeps its checkpoints in memory cannot \
+             commit it: run the job with the checkpointing.storage that it had until that is committed, or restore a \
+             savepoint of it, which gives that output up",
+            describe(&unsettled, self.now)
+        );
+        Some(("OutputUnsettled", message))
     }
 
     /// The snapshot is at hand: the other ledger comes to its end, unless the program cannot take the snapshot.

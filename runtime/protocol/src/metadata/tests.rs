@@ -63,6 +63,7 @@ fn snapshot(parallelism: u32) -> Metadata {
         checkpoint: CheckpointId(50),
         savepoint: false,
         details: None,
+        origin: None,
         nonce: "n".into(),
         triggered_at: Timestamp(1),
         key_group_function: key_group::NAME.into(),

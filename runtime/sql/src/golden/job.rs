@@ -241,6 +241,7 @@ impl Job {
             checkpoint: CheckpointId(1),
             savepoint: false,
             details: None,
+            origin: None,
             nonce: "n".to_owned(),
             triggered_at: self.now,
             key_group_function: key_group::NAME.to_owned(),

@@ -140,6 +140,7 @@ impl Job {
             job: JobId { namespace: "default".to_owned(), name: "all-kinds".to_owned(), uid: "1".to_owned() },
             run: Run { generation: Generation(1), attempt: Attempt(1) },
             checkpoint,
+            origin: None,
             nonce: "n".to_owned(),
             triggered_at: Timestamp(1),
             key_group_function: sluice_protocol::key_group::NAME.to_owned(),

@@ -6,8 +6,10 @@ use crate::commit::{CommitOutcome, UnsettledOutput};
 use crate::failure::ExitKind;
 use crate::graph::{OperatorInfo, OperatorKind};
 use crate::ids::{CheckpointId, Generation};
-use crate::job_master::{CloseEnd, Command, Directive, JobMasterConfig, SavepointRequest, StartFrom};
-use crate::ledger::{Entry, SavepointKind};
+use crate::job_master::{
+    CloseEnd, Command, Directive, JobMasterConfig, SNAPSHOT_UNSETTLED, SavepointRequest, StartFrom,
+};
+use crate::ledger::{Entry, EntryKind, SavepointKind};
 use crate::options::Retention;
 use crate::status::JobState;
 use crate::time::TimeSpan;
@@ -244,6 +246,97 @@ fn l6_an_end_goes_on_where_its_handles_cannot_be_read_and_says_so() {
     let said = ["an unknown number of staged transactions of sink 'out'", "and those of 2 more sinks"];
     assert!(said.iter().all(|said| exit.message.contains(said)), "{}", exit.message);
     assert!(closer.aborts.is_empty() && closer.holds_below("default/pv-1/1/chk-1/"));
+}
+
+/// Stopped with a savepoint while the brokers are away.
+fn stopped_with_savepoint() -> Bench {
+    let mut bench = cut_off();
+    bench.command(savepoint(SavepointKind::Stop));
+    bench.acknowledge_all(2);
+    bench.pass(31_000);
+    assert_eq!((last(&bench).unsettled[0].transactions, bench.exit.is_some()), (2, true));
+    bench
+}
+
+/// C3, G5: a savepoint would leave it behind; the job's directory brings the ledger that has it.
+#[test]
+fn l6_what_a_stop_left_goes_along_to_another_storage_and_is_committed_before_the_old_ledger_ends() {
+    let dead = stopped_with_savepoint();
+    let mut moved = job();
+    moved.storage_uri = Some("s3://bucket/new".into());
+    let start = StartFrom::Path { from: OWN.to_owned(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
+    let directive = Directive { id: "d2".into(), seen: 0, start };
+    let mut next = Bench::paused(JobMasterConfig { generation: Generation(2), revision: 2, directive, ..moved });
+    next.store = dead.store.clone();
+    next.store.rebase("s3://bucket/root/");
+    next.outcome = CommitOutcome::Retry("no broker answers".to_owned());
+    next.tick();
+    next.pass(120_000);
+    next.register(1);
+    assert_eq!((next.exit.clone(), next.state() == JobState::Running), (None, false), "however long it takes");
+    assert_eq!(next.last_commit(), [1, 2]);
+    next.outcome = CommitOutcome::Settled;
+    next.pass(60_000);
+    assert_eq!(next.state(), JobState::Running, "{:?}", next.exit);
+    assert_eq!(next.status().restored_from.as_ref().unwrap().id, CheckpointId(2));
+    let ledger = |key: &&String| key.starts_with(&format!("{OWN}/ledger"));
+    let end = next.store.keys().filter(ledger).max().cloned().unwrap();
+    let end = Entry::from_bytes(next.text_of(&end).as_bytes(), &end).unwrap();
+    assert!(matches!(end.kind, EntryKind::MovedTo { .. }), "{end:?}");
+    next.command(Command::TriggerCheckpoint { id: "t".into() });
+    next.acknowledge_all(3);
+    assert_eq!(next.handles_of(2, 3), [3], "and is not carried on");
+}
+
+fn unsettled_notice(bench: &Bench) -> Option<String> {
+    let mut notices = bench.status().notices.iter();
+    notices.find(|notice| notice.reason == SNAPSHOT_UNSETTLED).map(|notice| notice.message.clone())
+}
+
+/// K4: it holds no handles, and its job may never come to commit them.
+#[test]
+fn l6_a_start_from_a_snapshot_whose_job_left_output_uncommitted_says_so() {
+    let dead = stopped_with_savepoint();
+    for from in ["s3://other/sp/default/pv-1/1-2".to_owned(), format!("{OWN}/1/chk-2")] {
+        let mut other = dead.clone_store_for(restoring("2", &from));
+        other.register(1);
+        assert_eq!(other.state(), JobState::Running, "{:?}", other.exit);
+        let told = unsettled_notice(&other).expect("it says so");
+        assert!(told.contains("2 staged transactions of sink 'out'") && told.contains(OWN), "{told}");
+    }
+    let savepoint = "s3://other/sp/default/pv-1/1-2";
+    // Once its job has committed it, or where nothing can be known, there is nothing to say.
+    let settled = next(&dead, job(), 2, StartFrom::ResumeLatest);
+    let mut settled = settled;
+    settled.outcome = CommitOutcome::Settled;
+    settled.pass(60_000);
+    let mut gone = stopped_with_savepoint();
+    let ledger: Vec<_> = gone.store.keys().filter(|key| key.contains("/ledger/")).cloned().collect();
+    ledger.iter().for_each(|key| gone.store.remove(key));
+    for store in [&settled, &gone] {
+        let mut other = store.clone_store_for(restoring("2", savepoint));
+        other.register(1);
+        assert_eq!((other.state(), unsettled_notice(&other)), (JobState::Running, None), "{:?}", other.exit);
+    }
+}
+
+/// Its directory brings what it left along, also where it has ended for good.
+#[test]
+fn s5_who_is_pointed_at_a_job_that_was_cancelled_commits_what_its_end_left() {
+    let mut dead = cut_off();
+    dead.command(Command::Cancel);
+    dead.pass(31_000);
+    let mut other = restoring("2", OWN);
+    other.graph = job().graph;
+    let other = dead.clone_store_for(other);
+    assert_eq!(other.last_commit(), [1]);
+    let mut in_memory = restoring("2", OWN);
+    in_memory.storage_uri = None;
+    let mut refused = Bench::paused(in_memory);
+    refused.store = dead.store.clone();
+    refused.store.rebase("s3://bucket/root/");
+    refused.tick();
+    assert_eq!(refused.exit.unwrap().reason, "OutputUnsettled");
 }
 
 #[test]
