@@ -4,7 +4,7 @@
 //! upper 32 bits of the hash are scaled to the number of key groups. Named `xxh3-v1` in `_metadata`. The golden
 //! tests hold it fast; a change would be a new name.
 
-use crate::ids::{KeyGroup, SubtaskIndex};
+use crate::ids::{KeyGroup, KeyGroupRange, SubtaskIndex};
 
 /// The function's name in `_metadata`.
 pub const NAME: &str = "xxh3-v1";
@@ -29,6 +29,21 @@ pub const fn of_hash(hash: u64, max_parallelism: u16) -> KeyGroup {
 #[must_use]
 pub const fn owner(group: KeyGroup, parallelism: u32, max_parallelism: u16) -> SubtaskIndex {
     SubtaskIndex((group.0 as u64 * parallelism as u64 / max_parallelism as u64) as u32)
+}
+
+/// The key groups among `to` that the hashes in `range` among `from` fall into: no more, no fewer.
+///
+/// A key group is a range of hashes whatever the number of key groups, so that what is divided among one number is found
+/// again among another.
+#[must_use]
+pub fn rescaled(range: KeyGroupRange, from: u16, to: u16) -> KeyGroupRange {
+    if range.is_empty() || from == to {
+        return range;
+    }
+    // The upper half of the least hash of a key group.
+    let least = |group: u16| (u64::from(group) << 32).div_ceil(u64::from(from.max(1)));
+    let group = |upper: u64| of_hash(upper << 32, to).0;
+    KeyGroupRange { start: group(least(range.start)), end: group(least(range.end) - 1) + 1 }
 }
 
 pub mod encode {

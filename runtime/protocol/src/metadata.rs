@@ -279,8 +279,8 @@ pub enum RestoreError {
 /// Hands the snapshot out: to each subtask of the graph the state that it restores, at any parallelism.
 ///
 /// Keyed state goes to every subtask whose key groups overlap a file's; the receiver takes its own rows. Where the job has
-/// another number of key groups, any file may hold rows of any subtask: each gets all of its operator, and the handles
-/// then name all key groups. Lists go by their [`Redistribution`]. The splits of a source all go to each of its
+/// another number of key groups, the handles name those of its key groups into which the file's may fall
+/// ([`key_group::rescaled`]). Lists go by their [`Redistribution`]. The splits of a source all go to each of its
 /// subtasks, because only the source knows which subtask owns a split. What was in flight goes to the receivers
 /// ([`in_flight`]). Paths become absolute below `directory`.
 ///
@@ -297,13 +297,12 @@ pub fn assign_state(
         check_all_matched(metadata, graph)?;
     }
     let mut in_flight = in_flight::assign(metadata, graph, directory, allow_non_restored_state)?;
-    let all = KeyGroupRange { start: 0, end: graph.max_parallelism };
-    let all_key_groups = (metadata.max_parallelism != graph.max_parallelism).then_some(all);
     let mut assigned = BTreeMap::new();
     for vertex in &graph.vertices {
         for index in (0..vertex.parallelism).map(SubtaskIndex) {
             let range = KeyGroupRange::of_subtask(index, vertex.parallelism, graph.max_parallelism);
-            let receiver = Receiver { index, parallelism: vertex.parallelism, range, all_key_groups };
+            let (parallelism, max_parallelism) = (vertex.parallelism, graph.max_parallelism);
+            let receiver = Receiver { index, parallelism, range, max_parallelism };
             let operators =
                 vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, receiver, directory));
             let subtask = SubtaskId { vertex: vertex.id, index };
@@ -320,8 +319,8 @@ struct Receiver {
     index: SubtaskIndex,
     parallelism: u32,
     range: KeyGroupRange,
-    /// Those of the job, where the snapshot has another number of them.
-    all_key_groups: Option<KeyGroupRange>,
+    /// Of how many.
+    max_parallelism: u16,
 }
 
 fn snapshots_for<'a>(
@@ -335,7 +334,9 @@ fn snapshots_for<'a>(
     let is_unchanged = vertex.is_some_and(|vertex| vertex.parallelism == receiver.parallelism);
     let lists = redistribute(of_operator.clone(), receiver, is_unchanged);
     let given = of_operator.zip(lists).map(move |(snapshot, lists)| {
-        let key_groups = |handle: &KeyedStateHandle| receiver.all_key_groups.unwrap_or(handle.key_groups);
+        let key_groups = |handle: &KeyedStateHandle| {
+            key_group::rescaled(handle.key_groups, metadata.max_parallelism, receiver.max_parallelism)
+        };
         let overlapping =
             snapshot.keyed.iter().filter(|handle| !key_groups(handle).intersection(receiver.range).is_empty());
         let keyed = overlapping

@@ -2,13 +2,14 @@
 //!
 //! An unaligned checkpoint cuts the subtasks of an operator at different watermarks, and a restore under another parallelism
 //! brings their key groups together. Each key group then goes by the higher one of its own and the subtask's, so that what
-//! was late, or has fired, stays so. At an aligned barrier all subtasks have the same watermark.
+//! was late, or has fired, stays so. Where the number of key groups has changed, one that has hashes of several goes by the
+//! least of theirs. At an aligned barrier all subtasks have the same watermark.
 
 use crate::error::TaskError;
 use crate::operator::{ListPiece, OperatorContext, RestoredState};
 use serde::{Deserialize, Serialize};
 use sluice_protocol::state::Redistribution;
-use sluice_protocol::{KeyGroup, KeyGroupRange};
+use sluice_protocol::{KeyGroup, KeyGroupRange, key_group};
 
 /// The watermarks of one subtask's key groups.
 #[derive(Debug, Clone)]
@@ -45,6 +46,32 @@ impl Default for KeyGroupWatermarks {
     }
 }
 
+/// The watermark of each key group of `own`: where there was another number of them, the least of those that it has hashes
+/// of.
+fn by_key_group(stored: &[Stored], own: KeyGroupRange, max_parallelism: u16) -> Vec<Option<i64>> {
+    let mut known: Vec<Option<i64>> = vec![None; own.len()];
+    for item in stored {
+        let range = KeyGroupRange { start: item.start, end: item.end };
+        let range = key_group::rescaled(range, item.max_parallelism, max_parallelism).intersection(own);
+        for watermark in known.iter_mut().skip(usize::from(range.start - own.start)).take(range.len()) {
+            *watermark = Some(watermark.map_or(item.watermark, |known| known.min(item.watermark)));
+        }
+    }
+    known
+}
+
+/// Neighbours that have come equally far as one.
+fn ranges(known: &[Option<i64>], first: u16, max_parallelism: u16) -> Vec<Stored> {
+    let mut ranges: Vec<Stored> = Vec::new();
+    for (group, watermark) in (first..).zip(known).filter_map(|(group, watermark)| Some((group, (*watermark)?))) {
+        match ranges.last_mut().filter(|last| last.end == group && last.watermark == watermark) {
+            Some(last) => last.end = group + 1,
+            None => ranges.push(Stored { start: group, end: group + 1, max_parallelism, watermark }),
+        }
+    }
+    ranges
+}
+
 impl KeyGroupWatermarks {
     /// Name of the list in the operator's state.
     pub const STATE: &str = "watermarks";
@@ -65,27 +92,12 @@ impl KeyGroupWatermarks {
             })?;
             stored.push(item);
         }
-        if stored.iter().any(|item| item.max_parallelism != context.max_parallelism) {
-            // The key groups are others: what holds for all of them is the least.
-            let current = stored.iter().map(|item| item.watermark).min().unwrap_or(i64::MIN);
-            return Ok(Self {
-                current,
-                stored: current,
-                ahead: Vec::new(),
-                own,
-                max_parallelism: context.max_parallelism,
-            });
-        }
-        stored.retain_mut(|item| {
-            (item.start, item.end) = (item.start.max(own.start), item.end.min(own.end));
-            item.start < item.end
-        });
-        stored.sort_by_key(|item| item.start);
-        let covered: u32 = stored.iter().map(|item| u32::from(item.end - item.start)).sum();
-        let is_whole = covered == u32::from(own.end.saturating_sub(own.start));
-        let least = stored.iter().map(|item| item.watermark).min().filter(|_| is_whole);
-        let mut watermarks =
-            Self { current: i64::MIN, stored: i64::MIN, ahead: stored, own, max_parallelism: context.max_parallelism };
+        let max_parallelism = context.max_parallelism;
+        let known = by_key_group(&stored, own, max_parallelism);
+        // `None`, of a key group that the snapshot does not know, is the least.
+        let least = known.iter().copied().min().flatten();
+        let ahead = ranges(&known, own.start, max_parallelism);
+        let mut watermarks = Self { current: i64::MIN, stored: i64::MIN, ahead, own, max_parallelism };
         watermarks.advance(least.unwrap_or(i64::MIN));
         Ok(watermarks)
     }

@@ -248,3 +248,22 @@ fn key_groups_keep_the_higher_watermark_of_their_own_and_the_subtasks() {
     let partly = KeyGroupWatermarks::open(&context(0, 8), &restored(&[&middle])).unwrap();
     assert_eq!((partly.current(), partly.of(KeyGroup(3))), (i64::MIN, 55), "nothing is known of the others");
 }
+
+/// A key group is a range of hashes: where their number changes, rows that were late stay so.
+#[test]
+fn key_groups_keep_their_watermarks_among_another_number() {
+    let of = |start, end, max_parallelism| OperatorContext { max_parallelism, ..context(start, end) };
+    let mut left = KeyGroupWatermarks::open(&context(0, 4), &RestoredState::default()).unwrap();
+    let mut right = KeyGroupWatermarks::open(&context(4, 8), &RestoredState::default()).unwrap();
+    left.advance(40);
+    right.advance(60);
+    let state = restored(&[&left, &right]);
+    let twice = KeyGroupWatermarks::open(&of(4, 12, 16), &state).unwrap();
+    assert_eq!((twice.current(), [7, 8].map(|group| twice.of(KeyGroup(group)))), (40, [40, 60]));
+    let half = KeyGroupWatermarks::open(&of(2, 4, 4), &state).unwrap();
+    assert_eq!(half.uniform(), Some(60), "the subtask that has the right half begins there");
+    let odd = KeyGroupWatermarks::open(&of(0, 3, 3), &state).unwrap();
+    assert_eq!([0, 1, 2].map(|group| odd.of(KeyGroup(group))), [40, 40, 60], "1 has hashes of both");
+    let again = KeyGroupWatermarks::open(&of(0, 3, 3), &restored(&[&odd])).unwrap();
+    assert_eq!([0, 1, 2].map(|group| again.of(KeyGroup(group))), [40, 40, 60]);
+}

@@ -13,7 +13,7 @@ use crate::event_time::KeyGroupWatermarks;
 use crate::operator::{ListPiece, OperatorContext, RestoredState};
 use crate::state::list::ListState;
 use serde::{Deserialize, Serialize};
-use sluice_protocol::KeyGroup;
+use sluice_protocol::{KeyGroup, KeyGroupRange, key_group};
 
 /// The name of the state within the operator.
 const STATE_NAME: &str = "fired";
@@ -74,11 +74,9 @@ impl GroupProgress {
     pub(super) fn open(context: &OperatorContext, state: &RestoredState, lateness: i64) -> Result<Self, TaskError> {
         let list: ListState<Stored> = ListState::union(STATE_NAME, context, state)?;
         let (range, max_parallelism) = (context.key_groups, context.max_parallelism);
-        // A key group is a range of hashes, also where their number was another one.
         let overlaps = |group: u16, stored: &Stored| {
-            let (new, old) = (u32::from(max_parallelism), u32::from(stored.max_parallelism));
-            let (start, end) = (u32::from(group) * old, (u32::from(group) + 1) * old);
-            start < u32::from(stored.end) * new && u32::from(stored.start) * new < end
+            let range = KeyGroupRange { start: stored.start, end: stored.end };
+            key_group::rescaled(range, stored.max_parallelism, max_parallelism).contains(KeyGroup(group))
         };
         let of_group = |group: u16| list.get().iter().filter(move |stored| overlaps(group, stored));
         let groups = range.start..range.end;

@@ -40,6 +40,22 @@ fn golden_hashes_and_key_groups() {
 }
 
 proptest! {
+    /// A hash of a range falls into the range among another number; at both ends of that some hash of the range does.
+    #[test]
+    fn a_range_of_key_groups_is_found_again_among_another_number(
+        from in 1_u16..=32_768, to in 1_u16..=32_768, seeds in any::<(u16, u16, u64)>()
+    ) {
+        let (one, other) = (seeds.0 % from, seeds.1 % from);
+        let range = KeyGroupRange { start: one.min(other), end: one.max(other) + 1 };
+        let found = rescaled(range, from, to);
+        let (first, last) = (u64::from(range.start) << 32, u64::from(range.end) << 32);
+        let (first, last) = (first.div_ceil(from.into()), last.div_ceil(from.into()) - 1);
+        prop_assert!(range.contains(of_hash(first << 32, from)) && range.contains(of_hash(last << 32, from)));
+        prop_assert_eq!((found.start, found.end), (of_hash(first << 32, to).0, of_hash(last << 32, to).0 + 1));
+        let hash = (first + seeds.2 % (last - first + 1)) << 32 | seeds.2 >> 32;
+        prop_assert!(range.contains(of_hash(hash, from)) && found.contains(of_hash(hash, to)));
+    }
+
     /// The ranges of all subtasks cut the key groups without gap or overlap, as `owner` says.
     #[test]
     fn ranges_are_the_inverse_of_owner(max in 1_u16..=32_768, parallelism in 1_u32..300, seed in any::<u16>()) {

@@ -1,12 +1,13 @@
 //! Who reads the batches that were in flight (B3): always a receiver, whoever saved them.
 //!
 //! Of a hash edge each subtask that may own a row of the old receiver's key groups gets the handle, and takes its own
-//! rows; where the number of key groups has changed, that may be any. Of another edge the old receiver's number, modulo the parallelism, is the new one's. Which operators an edge
-//! joins and how it spreads rows must be as they were.
+//! rows, also where the number of key groups has changed. Of another edge the old receiver's number, modulo the
+//! parallelism, is the new one's. Which operators an edge joins and how it spreads rows must be as they were.
 
 use super::{Metadata, RestoreError, names};
 use crate::graph::{JobGraph, Partitioning};
 use crate::ids::{KeyGroupRange, SubtaskId, SubtaskIndex, VertexId};
+use crate::key_group;
 use crate::state::InFlightHandle;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,11 +62,8 @@ fn receivers(handle: &InFlightHandle, key_groups: u16, graph: &JobGraph, to: Ver
     if !matches!(handle.partitioning, Partitioning::Hash { .. }) {
         return vec![SubtaskIndex(handle.to.0 % parallelism)];
     }
-    let all = (0..parallelism).map(SubtaskIndex);
-    if key_groups != graph.max_parallelism {
-        return all.collect();
-    }
-    let own = |index, parallelism| KeyGroupRange::of_subtask(index, parallelism, key_groups);
-    let old = own(handle.to, handle.receivers.max(1));
-    all.filter(|index| !own(*index, parallelism).intersection(old).is_empty()).collect()
+    let old = KeyGroupRange::of_subtask(handle.to, handle.receivers.max(1), key_groups);
+    let old = key_group::rescaled(old, key_groups, graph.max_parallelism);
+    let own = |index| KeyGroupRange::of_subtask(index, parallelism, graph.max_parallelism);
+    (0..parallelism).map(SubtaskIndex).filter(|index| !own(*index).intersection(old).is_empty()).collect()
 }

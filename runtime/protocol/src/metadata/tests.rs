@@ -129,17 +129,23 @@ fn left_over_state_is_refused_with_both_sides() {
     assert!(allowed[&SubtaskId { vertex: VertexId(1), index: SubtaskIndex(0) }].operators.is_empty());
 }
 
-/// Where the number of key groups changed, a file may hold rows of any subtask.
+/// A key group is a range of hashes: nobody fetches files that cannot hold a row of its own.
 #[test]
-fn with_another_max_parallelism_each_subtask_gets_all_files_of_its_operator() {
-    let changed = JobGraph { max_parallelism: 64, ..graph(3) };
-    let assigned = assign_state(&snapshot(2), &changed, "d", false).unwrap();
-    for index in (0..3).map(SubtaskIndex) {
-        let state = &assigned[&SubtaskId { vertex: VertexId(1), index }];
-        let handles: Vec<_> = state.operators.iter().flat_map(|operator| &operator.keyed).collect();
-        assert_eq!(handles.len(), 2);
-        assert!(handles.iter().all(|handle| handle.key_groups == KeyGroupRange { start: 0, end: 64 }));
-    }
+fn with_another_max_parallelism_each_subtask_gets_the_files_that_may_hold_its_rows() {
+    let given = |max_parallelism, parallelism: u32| -> Vec<Vec<(u16, u16)>> {
+        let changed = JobGraph { max_parallelism, ..graph(parallelism) };
+        let assigned = assign_state(&snapshot(2), &changed, "d", false).unwrap();
+        let of = |index| {
+            let state = &assigned[&SubtaskId { vertex: VertexId(1), index }];
+            let handles = state.operators.iter().flat_map(|operator| &operator.keyed);
+            handles.map(|handle| (handle.key_groups.start, handle.key_groups.end)).collect()
+        };
+        (0..parallelism).map(SubtaskIndex).map(of).collect()
+    };
+    assert_eq!(given(64, 2), [[(0, 32)], [(32, 64)]]);
+    assert_eq!(given(64, 3), [vec![(0, 32)], vec![(0, 32), (32, 64)], vec![(32, 64)]]);
+    assert_eq!(given(5, 2), [vec![(0, 3), (2, 5)], vec![(2, 5)]], "half of key group 2 is each old subtask's");
+    assert_eq!(given(128, 2), [[(0, 64)], [(64, 128)]]);
 }
 
 fn in_flight(to: u32, receivers: u32, partitioning: Partitioning) -> InFlightHandle {
@@ -187,10 +193,11 @@ fn batches_in_flight_go_to_the_receivers_that_may_own_their_rows() {
 }
 
 #[test]
-fn with_another_number_of_key_groups_each_receiver_looks_for_its_rows_in_all_batches() {
+fn with_another_number_of_key_groups_those_look_for_their_rows_that_may_own_some() {
     let metadata = Metadata { in_flight: vec![in_flight(1, 2, hash())], ..snapshot(2) };
-    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 64, ..graph(2) }), [0, 1]);
-    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 256, ..graph(3) }), [0, 1, 2]);
+    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 64, ..graph(2) }), [1]);
+    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 256, ..graph(3) }), [1, 2]);
+    assert_eq!(readers(&metadata, &JobGraph { max_parallelism: 3, ..graph(3) }), [1, 2], "1 is cut in the middle");
 }
 
 #[test]
