@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -26,6 +26,10 @@ const GROUP: &str = "external.metrics.k8s.io/v1beta1";
 const API: &str = "v1beta1.external.metrics.k8s.io";
 /// How long the API server may take to find it.
 const REGISTERED: Duration = Duration::from_secs(90);
+/// How often it is told to look again: by itself it would after up to 30 s.
+const NUDGE: Duration = Duration::from_secs(3);
+/// What a connection has for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Its Service.
 const NAME: &str = "sluice-test-metrics";
 
@@ -52,17 +56,11 @@ impl ExternalMetrics {
             .route(&format!("/apis/{GROUP}/namespaces/{{namespace}}/{{metric}}"), get(metric))
             .with_state(Arc::clone(&value));
         let server = tokio::spawn(async move {
-            let _ = axum::serve(Tls { listener, acceptor }, router).await;
+            let _ = axum::serve(Tls::new(listener, acceptor), router).await;
         });
         let metrics = Self { value, server, namespace: namespace.to_owned() };
         apply(namespace, &registration(namespace, address))?;
-        let available =
-            ["get", "apiservice", API, "-o", r#"jsonpath={.status.conditions[?(@.type=="Available")].status}"#];
-        let deadline = Instant::now() + REGISTERED;
-        while kubectl(&available)? != "True" {
-            ensure!(Instant::now() < deadline, "the API server does not reach {address} within {REGISTERED:?}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        wait_available(address).await?;
         Ok(metrics)
     }
 
@@ -78,6 +76,39 @@ impl Drop for ExternalMetrics {
         let _ = kubectl(&["delete", "apiservice", API, "--ignore-not-found"]);
         let _ = kubectl(&["-n", &self.namespace, "delete", "service", NAME, "--ignore-not-found"]);
     }
+}
+
+/// Waits until the API server reaches it.
+///
+/// # Errors
+/// It does not, with what the API server says of it.
+async fn wait_available(address: SocketAddr) -> Result<()> {
+    let begin = Instant::now();
+    let mut nudges = 1;
+    loop {
+        let [status, reason, message] = availability()?;
+        if status == "True" {
+            return Ok(());
+        }
+        ensure!(
+            begin.elapsed() < REGISTERED,
+            "the API server does not reach {address} within {REGISTERED:?}; it says of {API}: {reason}: {message}"
+        );
+        if begin.elapsed() > NUDGE * nudges {
+            kubectl(&["annotate", "--overwrite", "apiservice", API, &format!("sluice.dev/nudge={nudges}")])?;
+            nudges += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Status, reason and message of the API's condition `Available`; empty while the API server has not looked.
+fn availability() -> Result<[String; 3]> {
+    let api: Value = serde_json::from_str(&kubectl(&["get", "apiservice", API, "-o", "json"])?)?;
+    let conditions = api["status"]["conditions"].as_array();
+    let available = conditions.and_then(|all| all.iter().find(|condition| condition["type"] == "Available"));
+    let text = |field| available.and_then(|condition| condition[field].as_str()).unwrap_or_default().to_owned();
+    Ok([text("status"), text("reason"), text("message")])
 }
 
 fn resources() -> Value {
@@ -122,10 +153,18 @@ spec:
     )
 }
 
-/// A listener whose connections are TLS; one that fails its handshake is passed over.
+/// A listener whose connections are TLS. Handshakes go on beside each other: one that says nothing holds up no other,
+/// and is passed over after [`HANDSHAKE`], as is one that fails.
 struct Tls {
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
+}
+
+impl Tls {
+    fn new(listener: TcpListener, acceptor: TlsAcceptor) -> Self {
+        Self { listener, acceptor, handshakes: JoinSet::new() }
+    }
 }
 
 impl Listener for Tls {
@@ -134,14 +173,44 @@ impl Listener for Tls {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
-            let (stream, from) = Listener::accept(&mut self.listener).await;
-            if let Ok(stream) = self.acceptor.accept(stream).await {
-                return (stream, from);
+            tokio::select! {
+                (stream, from) = Listener::accept(&mut self.listener) => {
+                    let handshake = tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream));
+                    self.handshakes.spawn(async move { Some((handshake.await.ok()?.ok()?, from)) });
+                }
+                Some(handshake) = self.handshakes.join_next() => {
+                    if let Ok(Some(connection)) = handshake {
+                        return connection;
+                    }
+                }
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
         self.listener.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// Who speaks no TLS is told so at once, though another who says nothing came first.
+    #[tokio::test]
+    async fn a_silent_connection_holds_up_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let acceptor = Authority::new().and_then(|own| own.certificate_for("127.0.0.1")?.acceptor()).expect("TLS");
+        let mut tls = Tls::new(listener, acceptor);
+        let server = tokio::spawn(async move { tls.accept().await });
+        let _silent = TcpStream::connect(address).await.expect("a connection");
+        let mut other = TcpStream::connect(address).await.expect("a connection");
+        other.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("written");
+        let mut answer = Vec::new();
+        let told = tokio::time::timeout(HANDSHAKE / 2, other.read_to_end(&mut answer)).await;
+        assert!(told.is_ok(), "no answer while another connection is silent");
+        server.abort();
     }
 }

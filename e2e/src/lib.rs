@@ -9,6 +9,7 @@
 //! | `SLUICE_TEST_RUNTIME_IMAGE`, `SLUICE_TEST_CONTROLLER_IMAGE` | images that the cluster's nodes have |
 //! | `SLUICE_TEST_KAFKA`, `SLUICE_TEST_KAFKA_PODS` | bootstrap address for the test, and for pods |
 //! | `SLUICE_TEST_KUBELET` | a program that is called with `stop` or `start` and a node's name |
+//! | `SLUICE_TEST_LOGS` | a program that prints what the cluster itself has logged last, for a test that failed |
 //! | `SLUICE_TEST_S3`, `SLUICE_TEST_S3_PODS` | the S3 server's URL likewise; keys and bucket as for the other suites |
 //!
 //! Without them the tests skip and say so; with `CI=true` they fail instead.
@@ -285,6 +286,9 @@ fn print_story(namespace: &str) {
         &["-n", "sluice-system", "logs", "-l", "app.kubernetes.io/name=sluice-controller", "--tail=60"],
     ] {
         println!("$ kubectl {}\n{}", arguments.join(" "), kubectl(arguments).unwrap_or_else(|error| error.to_string()));
+    }
+    if let Some(program) = std::env::var_os("SLUICE_TEST_LOGS") {
+        println!("{}", run(&mut Command::new(program), None).unwrap_or_else(|error| error.to_string()));
     }
 }
 

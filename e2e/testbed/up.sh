@@ -143,7 +143,7 @@ T
 
 # Listens on the bridge only: nothing outside this machine can reach it. Data need not survive the machine, so no fsync.
 # A node that says nothing for 20 s (the default is 50) is not ready, and autoscalers look every 3 s (15): tests wait
-# for that.
+# for that. Servers that extend the API are asked at their own addresses, not through kube-proxy.
 start_control_plane() {
   start etcd "$CACHE/kube" etcd --data-dir "$STATE/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
@@ -152,7 +152,8 @@ start_control_plane() {
     --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" \
     --token-auth-file="$PKI/tokens.csv" --authorization-mode=Node,RBAC --allow-privileged=true \
     --service-account-key-file="$PKI/service-accounts.pub" --service-account-signing-key-file="$PKI/service-accounts.key" \
-    --service-account-issuer=https://kubernetes.default.svc --kubelet-preferred-address-types=InternalIP
+    --service-account-issuer=https://kubernetes.default.svc --kubelet-preferred-address-types=InternalIP \
+    --enable-aggregator-routing=true
   wait_for 120 kube-apiserver kube get --raw /readyz
   start kube-controller-manager "$CACHE/kube" kube-controller-manager --kubeconfig="$KUBECONFIG_FILE" --bind-address=127.0.0.1 \
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
@@ -213,7 +214,7 @@ clusterCIDR: $POD_CIDR
 hostnameOverride: ${NODES[0]}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 clientConnection: {kubeconfig: $KUBECONFIG_FILE}
-healthzBindAddress: 127.0.0.1:10256
+healthzBindAddress: 127.0.0.1:$PROXY_HEALTH_PORT
 metricsBindAddress: 127.0.0.1:10249
 Y
   start kube-proxy "$CACHE/kube" kube-proxy --config="$STATE/kube-proxy.yaml"
@@ -250,6 +251,18 @@ endpoints: [{addresses: ["$NODE_IP"], conditions: {ready: true}}]
 Y
 }
 
+# kube-proxy runs, and has made the rules by which pods reach the API server and the DNS. Its health says nothing of
+# rules before the first ones, and rules outlive it.
+proxy_is_usable() {
+  local address rules answer
+  rules=$(iptables-save -t nat)
+  for address in $API_SERVICE_IP $DNS_SERVICE_IP; do
+    grep -q -- "^-A KUBE-SERVICES -d $address/32 .*-j KUBE-SVC-" <<<"$rules" || return
+  done
+  answer=$(exec 3<>"/dev/tcp/127.0.0.1/$PROXY_HEALTH_PORT" && printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3 && head -n 1 <&3)
+  [[ $answer == *" 200 "* ]]
+}
+
 wait_until_usable() {
   local node
   for node in "${NODES[@]}"; do
@@ -257,6 +270,7 @@ wait_until_usable() {
     wait_for 60 "kubelet-$node" kube wait --for=condition=Ready "node/$node" --timeout=1s
   done
   wait_for 30 coredns bash -c "exec 3<>/dev/tcp/$NODE_IP/$DNS_PORT"
+  wait_for 60 kube-proxy proxy_is_usable
   # Without it the first pods are refused.
   wait_for 30 kube-controller-manager kube get serviceaccount default
 }

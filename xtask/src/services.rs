@@ -28,6 +28,7 @@ const S3_SECRET_KEY: &str = "sluiceverifysecret01";
 const LOOPBACK: &str = "127.0.0.1";
 const TESTBED_UP: &str = "e2e/testbed/up.sh";
 const TESTBED_DOWN: &str = "e2e/testbed/down.sh";
+const TESTBED_LOGS: &str = "e2e/testbed/logs.sh";
 
 /// The testbed's bridge, where services listen for pods. `e2e/testbed/common.sh` says the same.
 pub(crate) const BRIDGE: &str = "10.244.0.1";
@@ -157,6 +158,11 @@ impl Testbed {
         Ok(testbed)
     }
 
+    /// Prints the end of its components' logs, which go with it.
+    pub(crate) fn print_logs() {
+        process::run_and_report(workspace::script(TESTBED_LOGS));
+    }
+
     /// How tests reach it. Its own kubectl comes first in the path.
     pub(crate) fn environment(&self) -> Result<Environment> {
         let mut path = vec![workspace::cache().join("testbed")];
@@ -167,6 +173,7 @@ impl Testbed {
             ("KUBECONFIG", testbed_state().join("kubeconfig").display().to_string()),
             ("PATH", env::join_paths(path).context("a directory in PATH has a colon")?.to_string_lossy().into_owned()),
             ("SLUICE_TEST_KUBELET", workspace::root().join("e2e/testbed/kubelet.sh").display().to_string()),
+            ("SLUICE_TEST_LOGS", workspace::root().join(TESTBED_LOGS).display().to_string()),
             ("SLUICE_TEST_HELM", helm.trim().to_owned()),
             ("SLUICE_TEST_RUNTIME_IMAGE", runtime.reference()),
             ("SLUICE_TEST_CONTROLLER_IMAGE", controller.reference()),

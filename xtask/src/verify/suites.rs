@@ -185,7 +185,7 @@ fn on_cluster(fresh: bool, deadline: Duration, mut environment: Environment) -> 
     environment.extend(testbed.environment()?);
     environment.extend(kafka.environment());
     environment.extend(s3.environment());
-    process::run_within(deadline, one_at_a_time(&targets, environment)?)
+    process::run_within(deadline, one_at_a_time(&targets, environment)?).inspect_err(|_| Testbed::print_logs())
 }
 
 /// Advisories are left out: their database is a repository that CI can't reach.
@@ -210,9 +210,10 @@ fn test(targets: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Tests that start jobs and measure time would disturb each other on two cores.
+/// Tests that start jobs and measure time would disturb each other on two cores. A target that fails does not hide what
+/// the others find.
 fn one_at_a_time(targets: &[String], environment: Environment) -> Result<Command> {
     let mut command = test(targets)?;
-    command.envs(environment).args(["--", "--test-threads=1", "--nocapture"]);
+    command.envs(environment).args(["--no-fail-fast", "--", "--test-threads=1", "--nocapture"]);
     Ok(command)
 }
