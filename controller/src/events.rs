@@ -112,12 +112,14 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_api;
     use crate::plan::plan;
     use crate::plan::tests::{facts, job};
     use crate::validate::validate_program;
     use serde_json::{Value, json};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
 
     const NOW: Timestamp = Timestamp(1_767_225_600_000);
 
@@ -210,6 +212,81 @@ mod tests {
         let names: std::collections::HashSet<_> =
             calls.iter().map(|(_, event)| event["metadata"]["name"].to_string()).collect();
         assert_eq!(names.len(), 4);
+    }
+
+    /// Names of the events that were created, and counts of the series that were written.
+    fn written(calls: &fake_api::Calls) -> (Vec<String>, Vec<Value>) {
+        let calls = calls.lock().expect("no panic");
+        let of = |wanted: http::Method| calls.iter().filter(move |(method, ..)| *method == wanted);
+        let names = of(http::Method::POST).map(|(_, _, event)| event["metadata"]["name"].to_string());
+        (names.collect(), of(http::Method::PATCH).map(|(_, _, patch)| patch["series"]["count"].clone()).collect())
+    }
+
+    /// Whoever comes while the first is being written waits for it, and is counted in it.
+    #[tokio::test]
+    async fn the_same_while_the_api_server_takes_its_time_is_one_event() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let (answers, taken) = (Arc::new(Semaphore::new(0)), Arc::clone(&calls));
+        let may_answer = Arc::clone(&answers);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (may_answer, taken) = (Arc::clone(&may_answer), Arc::clone(&taken));
+            async move {
+                let (head, body) = request.into_parts();
+                let bytes = body.collect_bytes().await?;
+                may_answer.acquire().await.expect("open").forget();
+                let sent = serde_json::from_slice(&bytes).expect("JSON");
+                taken.lock().expect("no panic").push((head.method, head.uri.path().to_owned(), sent));
+                Ok::<_, kube::Error>(http::Response::new(kube::client::Body::from(bytes.to_vec())))
+            }
+        });
+        let events = Events::new(Client::new(service, "default"), None, Arc::default());
+        let object = ObjectReference { uid: Some("u".to_owned()), ..ObjectReference::default() };
+        let same = [Occurrence::new(true, "Why", "because".to_owned())];
+        let tell = || events.tell_of(&object, &same);
+        // It answers when all have come.
+        let all_have_come = async {
+            tokio::task::yield_now().await;
+            answers.add_permits(10);
+        };
+        tokio::join!(tell(), tell(), tell(), all_have_come);
+        let (names, counts) = written(&calls);
+        assert_eq!((names.len(), counts), (1, vec![json!(2), json!(3)]));
+    }
+
+    /// The answer to the first is lost, and it was written all the same.
+    #[tokio::test]
+    async fn an_event_whose_answer_was_lost_is_counted_and_not_written_twice() {
+        let (calls, creates) = (fake_api::Calls::default(), Arc::new(AtomicUsize::new(0)));
+        let client = fake_api::server(&calls, move |method, _| {
+            let number = (method == http::Method::POST).then(|| creates.fetch_add(1, Ordering::Relaxed))?;
+            let (code, reason) = if number == 0 { (504, "Timeout") } else { (409, "AlreadyExists") };
+            Some((code, fake_api::refusal(code, reason, "it took too long")))
+        });
+        let events = Events::new(client, None, Arc::default());
+        let object = ObjectReference { uid: Some("u".to_owned()), ..ObjectReference::default() };
+        for _ in 0..3 {
+            events.tell_of(&object, &[Occurrence::new(true, "Why", "because".to_owned())]).await;
+        }
+        let (names, counts) = written(&calls);
+        assert_eq!((names.len(), counts), (2, vec![json!(2), json!(3)]));
+        assert_eq!(names[0], names[1], "tried again under another name");
+    }
+
+    /// One that was removed while it was a series is followed by another.
+    #[tokio::test]
+    async fn an_event_that_is_gone_is_followed_by_another() {
+        let calls = fake_api::Calls::default();
+        let client = fake_api::server(&calls, |method, _| {
+            let gone = || (404, fake_api::refusal(404, "NotFound", "it is gone"));
+            (method == http::Method::PATCH).then(gone)
+        });
+        let events = Events::new(client, None, Arc::default());
+        let object = ObjectReference { uid: Some("u".to_owned()), ..ObjectReference::default() };
+        for _ in 0..3 {
+            events.tell_of(&object, &[Occurrence::new(true, "Why", "because".to_owned())]).await;
+        }
+        let (names, _) = written(&calls);
+        assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! Writes events of events.k8s.io/v1. The same again within [`SERIES`] is counted in the event that was written first; of
 //! what was written only name and count are remembered: kube's own recorder keeps whole events, which with a thousand
 //! jobs are a tenth of the controller's memory.
+//!
+//! Callers rely on: what happens is one event, however slow the API server is. The same is written by one call at a time,
+//! and what had no answer is tried again under the name that it had.
 
 use super::NOTE;
 use crate::build::names;
@@ -14,7 +17,8 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use sluice_protocol::{TimeSpan, Timestamp};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Mutex as AsyncMutex;
 
 /// What happens again after a longer time is another event. The API server removes events after an hour.
 const SERIES: TimeSpan = TimeSpan::from_secs(360);
@@ -26,15 +30,22 @@ const REASON: usize = 128;
 pub(super) struct Recorder {
     client: Client,
     instance: String,
-    written: Mutex<HashMap<Box<str>, Written>>,
+    written: Mutex<HashMap<Box<str>, Remembered>>,
 }
 
-/// An event that may become a series.
+/// An event that may become a series, and when it happened last.
 #[derive(Debug, Clone)]
+struct Remembered {
+    event: Arc<AsyncMutex<Written>>,
+    last: Timestamp,
+}
+
+/// Held by whoever writes it.
+#[derive(Debug)]
 struct Written {
     name: Box<str>,
+    /// How often it is known to have been written; 0: the API server has not said yes.
     count: i32,
-    last: Timestamp,
 }
 
 impl Recorder {
@@ -45,42 +56,58 @@ impl Recorder {
     /// Writes one, or counts it.
     ///
     /// # Errors
-    /// The API server refuses or does not answer; it is written anew when it happens again.
+    /// The API server refuses or does not answer; it is written, or counted, when it happens again.
     pub(super) async fn publish(&self, object: &ObjectReference, occurrence: &Occurrence) -> Result<(), kube::Error> {
-        let (key, now) = (key(object, occurrence), now());
-        let before = {
-            let mut written = self.lock();
-            written.retain(|_, event| now.since(event.last) < SERIES);
-            written.remove(&key)
-        };
+        let now = now();
+        let remembered = self.remember(object, occurrence, now);
+        let mut written = remembered.lock().await;
         let namespace = object.namespace.as_deref().unwrap_or("default");
         let events = Api::<Event>::namespaced(self.client.clone(), namespace);
-        let (name, count) = match before {
-            None => {
-                let event = self.event(object, occurrence, now);
-                events.create(&PostParams::default(), &event).await?;
-                (event.metadata.name.unwrap_or_default().into_boxed_str(), 1)
+        if written.count == 0 {
+            let event = self.event(&written.name, object, occurrence, now);
+            match events.create(&PostParams::default(), &event).await {
+                // An earlier try has had its effect, and its answer was lost: this one is the second.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => written.count = 1,
+                created => {
+                    created?;
+                    written.count = 1;
+                    return Ok(());
+                }
             }
-            Some(before) => {
-                let count = before.count.saturating_add(1);
-                let series = json!({"series": EventSeries { count, last_observed_time: to_micro_time(now) }});
-                events.patch(&before.name, &PatchParams::default(), &Patch::Merge(series)).await?;
-                (before.name, count)
+        }
+        let count = written.count.saturating_add(1);
+        let series = json!({"series": EventSeries { count, last_observed_time: to_micro_time(now) }});
+        match events.patch(&written.name, &PatchParams::default(), &Patch::Merge(series)).await {
+            Ok(_) => written.count = count,
+            Err(error) => {
+                // Somebody has removed it: the next one is another event.
+                if matches!(&error, kube::Error::Api(status) if status.is_not_found()) {
+                    *written = Written::new(object);
+                }
+                return Err(error);
             }
-        };
-        self.lock().insert(key, Written { name, count, last: now });
+        }
         Ok(())
     }
 
-    fn event(&self, object: &ObjectReference, occurrence: &Occurrence, now: Timestamp) -> Event {
+    /// What is remembered of the same, now that it has happened again. What nobody writes and is long over is forgotten.
+    fn remember(&self, object: &ObjectReference, occurrence: &Occurrence, now: Timestamp) -> Arc<AsyncMutex<Written>> {
+        // A panic elsewhere must not stop the controller: the map is whole at every step.
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.retain(|_, event| now.since(event.last) < SERIES || Arc::strong_count(&event.event) > 1);
+        let new = || Remembered { event: Arc::new(AsyncMutex::new(Written::new(object))), last: now };
+        let remembered = written.entry(key(object, occurrence)).or_insert_with(new);
+        remembered.last = now;
+        Arc::clone(&remembered.event)
+    }
+
+    fn event(&self, name: &str, object: &ObjectReference, occurrence: &Occurrence, now: Timestamp) -> Event {
         let Occurrence { warning, reason, action, message } = occurrence;
-        let object_name = object.name.as_deref().unwrap_or(names::MANAGER);
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         Event {
             action: Some(action.clone()),
             event_time: Some(to_micro_time(now)),
             metadata: ObjectMeta {
-                name: Some(format!("{object_name}.{random:016x}")),
+                name: Some(name.to_owned()),
                 namespace: object.namespace.clone(),
                 ..ObjectMeta::default()
             },
@@ -94,14 +121,18 @@ impl Recorder {
         }
     }
 
-    /// A panic elsewhere must not stop the controller: the map is whole at every step.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Written>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     pub(super) fn remembers(&self) -> usize {
-        self.lock().len()
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+impl Written {
+    /// One that is still to be written.
+    fn new(object: &ObjectReference) -> Self {
+        let object_name = object.name.as_deref().unwrap_or(names::MANAGER);
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self { name: format!("{object_name}.{random:016x}").into_boxed_str(), count: 0 }
     }
 }
 
