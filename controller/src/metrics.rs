@@ -110,7 +110,11 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register("reconciles", "Passes by kind and outcome: ok, or the error's name", self.passes.clone());
         registry.register("reconcile_duration_seconds", "How long passes took", self.durations.clone());
-        registry.register("queue_depth", "Requests for passes that wait to be looked at", self.queue.clone());
+        registry.register(
+            "queue_depth",
+            "Objects that wait for their pass while others have theirs",
+            self.queue.clone(),
+        );
         let api_requests = self.api_requests.clone();
         registry.register("api_requests", "Calls of the API server; code none: no answer", api_requests);
         registry.register("status_writes", "Statuses written", self.status_writes.clone());
@@ -134,19 +138,9 @@ impl Metrics {
         self.durations.get_or_create(&kind.into()).observe(took.as_secs_f64());
     }
 
-    /// A request for a pass waits.
-    pub fn count_queued(&self, kind: &str) {
-        self.queue.get_or_create(&kind.into()).inc();
-    }
-
-    /// A request for a pass waits no more.
-    pub fn count_taken(&self, kind: &str) {
-        self.queue.get_or_create(&kind.into()).dec();
-    }
-
-    /// No request waits.
-    pub fn clear_queue(&self, kind: &str) {
-        self.queue.get_or_create(&kind.into()).set(0);
+    /// So many objects wait for a pass.
+    pub fn set_queue(&self, kind: &str, objects: usize) {
+        self.queue.get_or_create(&kind.into()).set(i64::try_from(objects).unwrap_or(i64::MAX));
     }
 
     /// The API server was called.

@@ -2,8 +2,9 @@
 //! first. Under more requests than the API server can follow each waits, and none is forgotten: kube's own `applier` takes
 //! those that are due in the order of a hash table, and one that is late in that order waits for as long as others come.
 //!
-//! Callers rely on: a request during a pass is followed by another pass; several that wait are one; of an object that is
-//! not in the cache no pass is made; when the requests end, no pass is begun and those under way are waited for.
+//! Callers rely on: a request during a pass is followed by another pass; several that wait are one; who is due by itself
+//! joins the line at that moment, however busy all turns are; of an object that is not in the cache no pass is made; when
+//! the requests end, no pass is begun and those under way are waited for.
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
@@ -40,11 +41,12 @@ pub(crate) async fn by_itself(pass: impl Future<Output = Action> + Send + 'stati
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Makes passes until there are no more requests.
+/// Makes passes until there are no more requests. `waiting` is told how many objects wait for their turn.
 pub(crate) async fn make_passes<K, F>(
     requests: impl Stream<Item = ObjectRef<K>>,
     cache: &Store<K>,
     at_once: usize,
+    waiting: impl Fn(usize),
     pass: impl Fn(Arc<K>) -> F,
 ) where
     K: Resource<DynamicType = ()> + Clone + 'static,
@@ -54,8 +56,9 @@ pub(crate) async fn make_passes<K, F>(
     let (mut line, mut under_way) = (Line::default(), FuturesUnordered::new());
     let mut is_open = true;
     loop {
+        line.join(Instant::now());
         while is_open && under_way.len() < at_once {
-            let Some(object) = line.next(Instant::now()) else { break };
+            let Some(object) = line.next() else { break };
             let (found, pass) = (cache.get(&object), &pass);
             under_way.push(async move {
                 let action = match found {
@@ -65,10 +68,11 @@ pub(crate) async fn make_passes<K, F>(
                 (object, action)
             });
         }
+        waiting(if is_open { line.waiting.len() } else { 0 });
         if !is_open && under_way.is_empty() {
             return;
         }
-        let due = line.due().filter(|_| is_open && under_way.len() < at_once);
+        let due = line.due().filter(|_| is_open);
         tokio::select! {
             biased;
             Some((object, Action(wait))) = under_way.next() => line.ended(object, wait.map(|wait| Instant::now() + wait)),
@@ -125,12 +129,16 @@ impl<T: Eq + Hash + Clone> Line<T> {
         self.waiting.push_back(object);
     }
 
-    /// Who has a turn now.
-    fn next(&mut self, now: Instant) -> Option<Arc<T>> {
+    /// Those who are due join the line.
+    fn join(&mut self, now: Instant) {
         while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
             let object = first.remove();
             self.wait(object);
         }
+    }
+
+    /// Who has a turn now.
+    fn next(&mut self) -> Option<Arc<T>> {
         let object = self.waiting.pop_front()?;
         self.places.insert(Arc::clone(&object), Place::UnderWay { again: false });
         Some(object)
@@ -150,7 +158,7 @@ impl<T: Eq + Hash + Clone> Line<T> {
         }
     }
 
-    /// When somebody has a turn who has none yet.
+    /// When the next one joins the line by itself.
     fn due(&self) -> Option<Instant> {
         self.later.first_key_value().map(|((at, _), _)| *at)
     }

@@ -1,5 +1,5 @@
 //! Requests for passes: taken while this replica leads, dropped while it stands by (whoever begins to lead looks at
-//! everything).
+//! everything). How many objects wait is told by who takes them and knows which are the same ([`crate::passes`]).
 
 use crate::metrics::Metrics;
 use futures::stream::BoxStream;
@@ -22,24 +22,27 @@ impl<R: Send + 'static> Queue<R> {
     }
 
     /// Begins to take, in place of who did before.
-    pub(crate) fn open(self: &Arc<Self>) -> impl Stream<Item = R> + Send + use<R> {
+    pub(crate) fn open(&self) -> impl Stream<Item = R> + Send + use<R> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.metrics.clear_queue(self.kind);
         self.set(Some(sender));
-        let queue = Arc::clone(self);
-        UnboundedReceiverStream::new(receiver).inspect(move |_| queue.metrics.count_taken(queue.kind))
+        UnboundedReceiverStream::new(receiver)
+    }
+
+    /// So many objects wait for their turn.
+    pub(crate) fn tell_waiting(&self, objects: usize) {
+        self.metrics.set_queue(self.kind, objects);
     }
 
     /// Ends the stream of who takes.
     pub(crate) fn close(&self) {
         self.set(None);
+        self.tell_waiting(0);
     }
 
     /// Adds a request, where anybody takes it.
     pub(crate) fn push(&self, request: R) {
         let taker = self.taker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taker) = &*taker {
-            self.metrics.count_queued(self.kind);
             // Who took has just ended.
             let _ = taker.send(request);
         }
@@ -62,19 +65,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn requests_are_dropped_while_nobody_takes_them_and_counted_while_they_wait() {
+    async fn requests_are_dropped_while_nobody_takes_them() {
         let metrics = Arc::new(Metrics::default());
         let queue = Queue::new("StreamJob", &metrics);
         queue.push(1);
         let mut taken = Box::pin(queue.open());
         queue.push(2);
         queue.push(3);
-        assert!(metrics.encode().contains(r#"queue_depth{kind="StreamJob"} 2"#));
         assert_eq!(taken.next().await, Some(2));
         queue.close();
         queue.push(4);
         assert_eq!(taken.next().await, Some(3));
         assert_eq!(taken.next().await, None);
-        assert!(metrics.encode().contains(r#"queue_depth{kind="StreamJob"} 0"#));
+        queue.tell_waiting(3);
+        assert!(metrics.encode().contains(r#"queue_depth{kind="StreamJob"} 3"#));
     }
 }

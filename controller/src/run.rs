@@ -238,7 +238,7 @@ impl Replica {
         // Whatever happened before, all is looked at.
         watches::all(&self.jobs).into_iter().for_each(|request| self.queue.push(request));
         let pass = |job| by_itself(make_pass(job, Arc::clone(&self.context)));
-        make_passes(queued, &self.jobs, CONCURRENCY, pass).await;
+        make_passes(queued, &self.jobs, CONCURRENCY, |waiting| self.queue.tell_waiting(waiting), pass).await;
     }
 
     /// Begins no more passes.

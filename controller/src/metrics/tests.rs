@@ -20,7 +20,7 @@ fn all() -> Metrics {
     let metrics = Metrics::default();
     metrics.count_pass(STREAM_JOB, "ok");
     metrics.observe_pass(SAVEPOINT, Duration::from_millis(3));
-    metrics.count_queued(STREAM_JOB);
+    metrics.set_queue(STREAM_JOB, 1);
     metrics.count_api_request("get", "200");
     metrics.count_status_write(STREAM_JOB);
     metrics.count_event("written");

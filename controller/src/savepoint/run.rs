@@ -75,8 +75,8 @@ impl Watched {
         let pass = |savepoint| by_itself(make_pass(savepoint, Arc::clone(&shared)));
         let job_pass = |job| by_itself(jobs::make_pass(job, Arc::clone(&periodic)));
         tokio::join!(
-            make_passes(queued, savepoints, CONCURRENCY, pass),
-            make_passes(queued_jobs, jobs, CONCURRENCY, job_pass)
+            make_passes(queued, savepoints, CONCURRENCY, |waiting| queue.tell_waiting(waiting), pass),
+            make_passes(queued_jobs, jobs, CONCURRENCY, |waiting| job_queue.tell_waiting(waiting), job_pass)
         );
     }
 
