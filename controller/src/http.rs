@@ -50,3 +50,36 @@ async fn readyz(State(served): State<Served>) -> (StatusCode, &'static str) {
         _ => (StatusCode::SERVICE_UNAVAILABLE, "StreamJobs and what belongs to them have not been listed yet"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::{Calls, server};
+    use crate::watches::WatchedJob;
+    use kube::runtime::reflector::store;
+    use kube::runtime::watcher::Event;
+
+    /// A pass on a cache that is not full would take for lost what is only not listed.
+    #[tokio::test]
+    async fn ready_is_who_has_listed_all_that_passes_rest_on() {
+        let (jobs, mut listed_jobs) = store::<WatchedJob>();
+        let (pods, mut listed_pods) = store();
+        let (services, mut listed_services) = store();
+        let (config_maps, mut listed_config_maps) = store();
+        let client = server(&Calls::default(), |_, _| None);
+        let context = Context { pods, services, config_maps, ..Context::on(client) };
+        let served = Served { context: Arc::new(context), jobs, pulse: Arc::new(Pulse::new()) };
+        let lists: [(&str, &mut dyn FnMut()); 4] = [
+            ("StreamJobs", &mut || listed_jobs.apply_watcher_event(&Event::InitDone)),
+            ("Pods", &mut || listed_pods.apply_watcher_event(&Event::InitDone)),
+            ("Services", &mut || listed_services.apply_watcher_event(&Event::InitDone)),
+            ("ConfigMaps", &mut || listed_config_maps.apply_watcher_event(&Event::InitDone)),
+        ];
+        for (kind, list) in lists {
+            let (code, _) = readyz(State(served.clone())).await;
+            assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "ready before {kind} are listed");
+            list();
+        }
+        assert_eq!(readyz(State(served)).await.0, StatusCode::OK);
+    }
+}
