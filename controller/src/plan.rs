@@ -20,9 +20,10 @@ mod stop;
 mod trial;
 mod view;
 
-use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role};
+use crate::facts::{Facts, Memory, PodFacts, Program, Rejection, Role, Stop};
 use change::{Change, classify};
-use sluice_crds::{StreamJobSpec, StreamJobState, UsedRestore};
+use fate::Fate;
+use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UsedRestore};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Command, NOTHING_BEGUN, STARTS_EMPTY, StartFrom, TOLD_ONCE};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
@@ -286,7 +287,7 @@ impl<'a> Planner<'a> {
         match (desired, program) {
             (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
                 self.plan.memory.rolled_back = None;
-                self.begin_revision(program, None);
+                self.start_again(state, program);
             }
             (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {
                 self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
@@ -297,6 +298,19 @@ impl<'a> Planner<'a> {
             }
             _ => self.stay(state),
         }
+    }
+
+    /// The wanted spec of a job that has ended. What has failed without a word, and is left for another storage, a closer
+    /// ends first (C3): its ledger may have begun, and be written still.
+    fn start_again(&mut self, state: StreamJobState, program: &Program) {
+        let (since, cause) = (self.facts.now, StopCause::Upgrade);
+        let stop = Stop { since, cause, savepoint_request: None, savepoint: None };
+        let has_said_why = matches!(self.fate(), Fate::Exited(_));
+        if state != StreamJobState::Failed || has_said_why || !self.may_have_begun_elsewhere(&stop) {
+            return self.begin_revision(program, None);
+        }
+        self.plan.memory.stop = Some(stop.clone());
+        self.end_unreachable(&stop, &rejection("JobManagerLost", self.facts.told.message.clone()));
     }
 
     /// Nothing has changed: a helper may be at work.

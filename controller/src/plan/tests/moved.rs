@@ -255,6 +255,54 @@ fn a_rollback_closes_a_ledger_of_which_nothing_was_heard() {
     assert_ne!(back.memory.rolled_back.expect("is given up").reason, "NotStable");
 }
 
+/// The first revision's JobManagers were lost before anything was heard of them, and its restarts are spent.
+fn failed_unheard() -> Facts {
+    let first = facts();
+    let mut facts = after(&first, &plan(&first));
+    for second in (5..60).step_by(5) {
+        facts.now = seconds(second);
+        kill(&mut facts);
+        let step = plan(&facts);
+        facts = after(&facts, &step);
+        if step.view.state == Some(StreamJobState::Failed) {
+            assert!(step.memory.helper.is_none(), "there is nothing that is known to be ended");
+            return facts;
+        }
+    }
+    panic!("its restarts are spent");
+}
+
+/// One of them may have begun a ledger, and write to it still, when the spec goes to another storage.
+#[test]
+fn a_job_that_failed_unheard_is_closed_before_it_goes_elsewhere() {
+    let failed = failed_unheard();
+    let moved = edit(failed.clone(), |job| checkpointing(job).storage = NEW.to_owned());
+    let closes = plan(&moved);
+    assert_eq!(
+        (directive(&closes)["start"].clone(), closes.memory.revision),
+        (json!({"close": {"end": "stopped"}}), 1)
+    );
+    let closing = after(&moved, &closes);
+    for (reason, start) in [(NOTHING_BEGUN, json!("resumeLatest")), ("Stopped", path(OLD_DIRECTORY))] {
+        let mut facts = closing.clone();
+        let record = ExitRecord { ledger_entry: Some(2), ..ExitRecord::new(ExitKind::Stopped, reason, "") };
+        exit_with(&mut facts, record);
+        let next = plan(&facts);
+        assert_eq!((next.memory.revision, &directive(&next)["start"]), (2, &start), "{reason}");
+    }
+    let mut late = closing;
+    late.now = late.now.plus(TimeSpan::from_secs(70));
+    assert_eq!(plan(&late).memory.revision, 2, "a storage that is away holds it up for a minute");
+
+    // In the same storage the next generation fences; one that said why it ended writes no more.
+    let same = edit(failed.clone(), |job| job.spec.program.sql = Some("INSERT INTO a SELECT c FROM b;".to_owned()));
+    assert_eq!(plan(&same).memory.revision, 2);
+    let mut said_why = failed;
+    exit(&mut said_why, ExitKind::Failed);
+    let moved = edit(said_why, |job| checkpointing(job).storage = NEW.to_owned());
+    assert_eq!(plan(&moved).memory.revision, 2);
+}
+
 /// Should the stable program not take the new directory over, its terminal entry is all that fences it.
 #[test]
 fn a_rollback_waits_for_the_end_of_the_ledger_that_it_leaves() {
