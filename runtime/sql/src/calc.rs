@@ -4,6 +4,7 @@
 
 use crate::functions::PROCTIME;
 use crate::guard;
+use crate::written;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, plan_err};
@@ -147,14 +148,14 @@ impl Calc {
                 if value == *name { value } else { format!("{value} AS {name}") }
             })
             .collect();
-        let condition = self.condition.as_ref().map(|condition| format!(", where=[{}]", sql(condition)));
+        let condition = self.condition.as_ref().map(|condition| format!(", where=[{}]", written::sql(condition)));
         format!("select=[{}]{}", outputs.join(", "), condition.unwrap_or_default())
     }
 
     fn text_of(&self, value: &Value) -> String {
         match value {
             Value::Column(index) => self.input.field(*index).name().clone(),
-            Value::Computed(expression) => sql(expression),
+            Value::Computed(expression) => written::sql(expression),
         }
     }
 }
@@ -210,7 +211,8 @@ fn depth(expression: &Arc<dyn PhysicalExpr>) -> usize {
     1 + expression.children().into_iter().map(depth).max().unwrap_or(0)
 }
 
-/// An expression as SQL.
-pub(crate) fn sql(expression: &Arc<dyn PhysicalExpr>) -> String {
+/// What a computed column is called. Columns of state go by it, so snapshots depend on every letter; people read
+/// [`written::sql`].
+pub(crate) fn column_name(expression: &Arc<dyn PhysicalExpr>) -> String {
     fmt_sql(expression.as_ref()).to_string()
 }

@@ -3,6 +3,7 @@
 //! DataFusion's planner asks [`UnnestPlanner`] for the relation, which gives a [`Flatten`] without an input whose array
 //! refers to the left side as to an outer query; [`merge`] then puts the left side below it.
 
+use crate::relational::narrow;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, DFSchemaRef, Result, ScalarValue, TableReference, internal_err, plan_err};
@@ -101,6 +102,7 @@ impl RelationPlanner for UnnestPlanner {
         };
         let [array] = array_exprs.as_slice() else { return plan_err!("UNNEST takes one array") };
         let list = context.sql_to_expr(array.clone(), &DFSchema::empty())?;
+        let list = list.transform_up(|node| Ok(narrow(node)))?.data;
         let element = match list.get_type(&DFSchema::empty())? {
             DataType::List(element) | DataType::LargeList(element) => element.data_type().clone(),
             other => return plan_err!("UNNEST takes an array, not {}", crate::types::sql_name(&other)),

@@ -15,7 +15,7 @@ mod text;
 mod time;
 mod typed;
 
-pub(crate) use array::ELEMENT;
+pub(crate) use array::{ARRAY, ELEMENT};
 pub(crate) use decimal::DecimalPlanner;
 pub(crate) use proctime::PROCTIME;
 
@@ -110,10 +110,11 @@ impl Functions {
         {
             scalar.insert(definition.name.to_owned(), Own::udf(definition));
         }
+        scalar.extend(array::udfs().map(|function| (function.name().to_owned(), function)));
         scalar.insert(PROCTIME.to_owned(), proctime::udf());
         let called = scalar.keys().filter(|name| INTERNAL.iter().all(|(_, internal)| internal != name));
         let called = called
-            .filter(|name| *name != PRINTED && *name != ELEMENT)
+            .filter(|name| ![PRINTED, ELEMENT, ARRAY].contains(&name.as_str()))
             .cloned()
             .chain(replaced_names().map(str::to_owned))
             .collect();

@@ -38,6 +38,11 @@ pub(crate) fn guarded(node: &Arc<dyn PhysicalExpr>, input: &Schema) -> Option<Ar
     guards.then(|| Arc::new(Guarded(binary.clone())) as _)
 }
 
+/// The AND or OR behind a node that guards.
+pub(crate) fn of_guarded(node: &Arc<dyn PhysicalExpr>) -> Option<&BinaryExpr> {
+    node.downcast_ref::<Guarded>().map(|guarded| &guarded.0)
+}
+
 /// Whether computing it may fail for some row. What is not known to be safe may.
 fn may_fail(expression: &Arc<dyn PhysicalExpr>, input: &Schema) -> bool {
     let is_safe = match (expression.downcast_ref::<BinaryExpr>(), expression.downcast_ref::<CastExpr>()) {

@@ -15,7 +15,7 @@
 //!    `diagnose` turns DataFusion's complaints into ours.
 //! 5. `uid`: ids of operators and how long their state lives, from the statement as written (design §9).
 //! 6. `translate`: the plans of all statements → chains of operators, with `calc` fusing filters and projections;
-//!    `operators` makes the engine's operators; `graph` puts the vertices together.
+//!    `operators` makes the engine's operators; `graph` puts the vertices together, `written` says expressions in SQL.
 //!
 //! Tests: `tests` for plans, mistakes and functions; `golden` runs statements (`golden/*.sql`) through the engine.
 //!
@@ -50,6 +50,7 @@ mod types;
 mod uid;
 mod validate;
 mod window;
+mod written;
 
 pub use error::{SqlError, SqlErrorKind};
 pub use explain::explain;

@@ -10,7 +10,8 @@ pub(crate) use flatten::FlattenFactory;
 pub(crate) use upsert::UpsertFactory;
 pub(crate) use values::ValuesFactory;
 
-use crate::calc::{self, Calc, Output, Value};
+use crate::calc::{Calc, Output, Value};
+use crate::written;
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion_physical_expr::PhysicalExpr;
 use sluice_engine::error::TaskError;
@@ -35,7 +36,7 @@ impl RowExpression for Computed {
         let value = self.0.evaluate(batch).and_then(|value| value.into_array(batch.num_rows()));
         value.map_err(|error| {
             let message = crate::diagnose::message(&error);
-            TaskError::BadData(format!("{} cannot be computed for a row: {message}", calc::sql(&self.0)))
+            TaskError::BadData(format!("{} cannot be computed for a row: {message}", written::sql(&self.0)))
         })
     }
 }

@@ -194,7 +194,8 @@ const fn is_printed(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Boolean | DataType::Timestamp(..))
 }
 
-fn narrow(expression: Expr) -> Transformed<Expr> {
+/// A whole number of a query as INT where it fits.
+pub(crate) fn narrow(expression: Expr) -> Transformed<Expr> {
     match &expression {
         Expr::Literal(ScalarValue::Int64(Some(value)), metadata) => match i32::try_from(*value) {
             Ok(value) => Transformed::yes(Expr::Literal(ScalarValue::Int32(Some(value)), metadata.clone())),

@@ -2,7 +2,9 @@
 //!
 //! Works on the syntax tree after it was validated, from the inside out; places are kept where the new node has one.
 
-use crate::functions::ELEMENT;
+pub(crate) mod interval;
+
+use crate::functions::{ARRAY, ELEMENT};
 use datafusion_common::{Result, plan_err};
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
@@ -111,28 +113,26 @@ fn replacement(expression: &Expr) -> Option<Expr> {
             Some(Expr::Like { negated, any, expr, pattern: Box::new(pattern), escape_char: None })
         }
         Expr::Function(function) => of_call(function),
-        Expr::CompoundFieldAccess { .. } => {
-            let (array, position) = element_access(expression)?;
-            Some(call(ELEMENT, vec![array, position.clone()]))
-        }
+        Expr::CompoundFieldAccess { .. } => element_access(expression),
+        Expr::Interval(interval) => interval::plain(interval).map(Expr::Interval),
+        Expr::Array(array) => Some(call(ARRAY, array.elem.clone())),
         _ => None,
     }
 }
 
-/// The array and the position of `a[1]` or `t.a[1]`; `None` for any other access into a value.
-pub(crate) fn element_access(expression: &Expr) -> Option<(Expr, &Expr)> {
+/// The calls behind `a[1]`, `t.a[1]` and `a[1][2]`; `None` for any other access into a value.
+pub(crate) fn element_access(expression: &Expr) -> Option<Expr> {
     let Expr::CompoundFieldAccess { root, access_chain } = expression else { return None };
-    let (array, last) = match (&**root, access_chain.as_slice()) {
-        (Expr::Identifier(table), [AccessExpr::Dot(Expr::Identifier(column)), last]) => {
-            (Expr::CompoundIdentifier(vec![table.clone(), column.clone()]), last)
+    let (array, positions) = match (&**root, access_chain.as_slice()) {
+        (Expr::Identifier(table), [AccessExpr::Dot(Expr::Identifier(column)), rest @ ..]) => {
+            (Expr::CompoundIdentifier(vec![table.clone(), column.clone()]), rest)
         }
-        (root, [last]) => (root.clone(), last),
-        _ => return None,
+        (root, positions) => (root.clone(), positions),
     };
-    match last {
-        AccessExpr::Subscript(Subscript::Index { index }) => Some((array, index)),
+    positions.iter().try_fold(array, |array, position| match position {
+        AccessExpr::Subscript(Subscript::Index { index }) => Some(call(ELEMENT, vec![array, index.clone()])),
         _ => None,
-    }
+    })
 }
 
 /// A pattern of LIKE in which a backslash escapes, as DataFusion takes it; in Flink only what ESCAPE names does.

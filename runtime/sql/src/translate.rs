@@ -38,6 +38,7 @@ use crate::parse::Insert;
 use crate::rank::{ROW_NUMBER, of_extension as rank_of};
 use crate::types::is_injective;
 use crate::uid::{Stateful, StatefulKind, Uids};
+use crate::written;
 use arrow::datatypes::Schema;
 use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, ScalarValue};
 use datafusion_expr::logical_plan::Distinct;
@@ -256,7 +257,8 @@ impl Translator<'_> {
         let fields = stream.chain.schema().fields().iter().chain(made).cloned();
         let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         self.calcs += 1;
-        let description = format!("Unnest(array=[{}]{})", calc::sql(&list), if node.is_outer { ", outer" } else { "" });
+        let description =
+            format!("Unnest(array=[{}]{})", written::sql(&list), if node.is_outer { ", outer" } else { "" });
         let info = OperatorInfo { uid: self.uids.unnest(self.calcs), kind: OperatorKind::Stateless, description };
         let factory = FlattenFactory {
             list: operators::computed(list),

@@ -1,4 +1,9 @@
-//! Functions over arrays: positions begin with 1.
+//! Functions over arrays: positions begin with 1. [`made`] has those whose types depend on their elements.
+
+mod made;
+
+pub(crate) use made::ARRAY;
+pub(super) use made::udfs;
 
 use super::own::{Definition, Form, Kind, fine, rows, whole};
 use arrow::array::{ArrayRef, AsArray, Int32Array, UInt32Array};

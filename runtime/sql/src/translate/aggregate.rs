@@ -180,7 +180,7 @@ impl Translator<'_> {
         let output = compiled.map_err(|error| self.statement.planning(&error))?;
         let text = match &output.value {
             Value::Column(index) => stream.schema.field(*index).name().clone(),
-            Value::Computed(expression) => calc::sql(expression),
+            Value::Computed(expression) => calc::column_name(expression),
         };
         let field = Arc::new(output.field.as_ref().clone().with_name(&text));
         let output = Output { field, ..output };

@@ -14,12 +14,15 @@ use crate::graph::Chain;
 use crate::operators;
 use crate::pushdown::is_over;
 use crate::uid::StatefulKind;
+use crate::written;
 use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, NullEquality, ScalarValue};
 use datafusion_expr::logical_plan::Join;
 use datafusion_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion_expr::{BinaryExpr, Expr, JoinType, Operator};
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
 use sluice_engine::join::{JoinFactory, JoinKind, JoinSpec};
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
@@ -126,7 +129,7 @@ impl Translator<'_> {
             positions.push(match &made.value {
                 Value::Column(index) => *index,
                 Value::Computed(expression) => {
-                    let field = Arc::new(made.field.as_ref().clone().with_name(calc::sql(expression)));
+                    let field = Arc::new(made.field.as_ref().clone().with_name(calc::column_name(expression)));
                     outputs.push(Output { field, ..made });
                     outputs.len() - 1
                 }
@@ -252,6 +255,16 @@ fn joined_windows(left: &Side, right: &Side, kind: JoinKind) -> Option<WindowCol
     }
 }
 
+/// The name of a column of both sides, those of the left one first; with its side where the other has one of that name.
+fn column_of(left: &Side, right: &Side, column: usize) -> String {
+    let [own, other] = [left, right].map(|side| side.stream.chain.schema());
+    let (name, word, other) = match column.checked_sub(own.fields().len()) {
+        None => (own.field(column).name(), "left", other),
+        Some(column) => (other.field(column).name(), "right", own),
+    };
+    if other.index_of(name).is_ok() { format!("{word}.{name}") } else { name.clone() }
+}
+
 /// `Join(joinType=[InnerJoin], where=[a = b], …)`, as Flink's EXPLAIN says it.
 fn describe(
     kind: JoinKind,
@@ -266,8 +279,20 @@ fn describe(
         JoinKind::RightOuter => "RightOuterJoin",
         JoinKind::FullOuter => "FullOuterJoin",
     };
-    let pairs = left.key_names.iter().zip(&right.key_names).map(|(left, right)| format!("{left} = {right}"));
-    let all: Vec<String> = pairs.chain(condition.map(calc::sql)).collect();
+    let pairs = left.keys.iter().zip(&right.keys).map(|(one, other)| {
+        let first = left.stream.chain.schema().fields().len();
+        format!("{} = {}", column_of(left, right, *one), column_of(left, right, first + other))
+    });
+    let said = condition.map(|condition| {
+        let named = Arc::clone(condition).transform_up(|node| {
+            Ok(match node.downcast_ref::<Column>().map(Column::index) {
+                Some(index) => Transformed::yes(Arc::new(Column::new(&column_of(left, right, index), index)) as _),
+                None => Transformed::no(node),
+            })
+        });
+        named.map_or_else(|_| written::sql(condition), |named| written::sql(&named.data))
+    });
+    let all: Vec<String> = pairs.chain(said).collect();
     let names = |side: &Side| {
         let fields = side.stream.chain.schema().fields().iter().take(side.columns);
         fields.map(|field| field.name().clone()).collect::<Vec<_>>().join(", ")

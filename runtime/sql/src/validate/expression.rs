@@ -5,7 +5,7 @@ use crate::error::{SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, FunctionRefusal};
 use crate::rewrite;
 use datafusion_sql::sqlparser::ast::{
-    BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
+    Array, BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
     UnaryOperator, ValueWithSpan, WindowType, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
@@ -117,7 +117,6 @@ impl Validator<'_> {
             | Expr::Position { .. }
             | Expr::Substring { .. }
             | Expr::Trim { .. }
-            | Expr::Interval(_)
             | Expr::Function(_)
             | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, .. }
             | Expr::Like { any: false, escape_char: None, .. }
@@ -126,11 +125,21 @@ impl Validator<'_> {
             | Expr::Overlay { .. }
             | Expr::Ceil { field: CeilFloorKind::DateTimeField(_), .. }
             | Expr::Floor { field: CeilFloorKind::DateTimeField(_), .. } => Ok(()),
+            Expr::IsUnknown(_) | Expr::IsNotUnknown(_) => Ok(()),
+            Expr::Interval(interval) if rewrite::interval::plain(interval).is_some() => Ok(()),
+            Expr::Interval(_) => self.invalid(
+                format!("{node} is no interval: its text does not fit its units, as '1 02:03' DAY TO MINUTE does"),
+                at,
+            ),
+            Expr::Array(Array { named: true, elem }) if elem.is_empty() => {
+                self.invalid("ARRAY[] has no type: give it an element", at)
+            }
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
             Expr::CompoundFieldAccess { .. } if rewrite::element_access(node).is_some() => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
             Expr::BinaryOp { op, .. } => self.operator(op, at),
             Expr::Like { any: false, pattern, escape_char: Some(escape), .. } => self.escape(pattern, escape, at),
+            Expr::Array(Array { named: true, .. }) => Ok(()),
             other => {
                 let name = name_of(other);
                 let word = name.split(' ').next().unwrap_or_default();
@@ -243,10 +252,9 @@ fn name_of(expression: &Expr) -> &'static str {
         Expr::Cube(_) => "CUBE",
         Expr::Rollup(_) => "ROLLUP",
         Expr::Tuple(_) | Expr::Struct { .. } => "a row value",
-        Expr::Array(_) => "an array",
+        Expr::Array(_) => "an array without the word ARRAY",
         Expr::Map(_) | Expr::Dictionary(_) => "a map",
         Expr::Lambda(_) => "a lambda",
-        Expr::IsUnknown(_) | Expr::IsNotUnknown(_) => "IS UNKNOWN",
         Expr::UnaryOp { .. } => "this operator",
         Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => "access into a value",
         _ => "this expression",
