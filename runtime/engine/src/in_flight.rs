@@ -26,6 +26,7 @@ use sluice_protocol::graph::{JobGraph, Partitioning};
 use sluice_protocol::state::{Checksum, InFlightHandle, StateData};
 use sluice_protocol::{Run, SubtaskId, SubtaskIndex};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Stored batches that cannot be read.
@@ -87,6 +88,8 @@ impl InFlight {
             from: self.channel.from,
             to: self.channel.to,
             receivers: graph.vertices.get(edge.to.0 as usize)?.parallelism,
+            // What was restored tells of each channel by itself, of another graph perhaps.
+            producers: if self.age == 0 { graph.vertices.get(edge.from.0 as usize)?.parallelism } else { 0 },
             age: self.age,
             first: self.first,
             batches: self.batches().count() as u64,
@@ -134,6 +137,8 @@ pub struct RestoredChannel {
     pub channel: ChannelId,
     /// The subtask for which they were meant when they were saved: its channels have watermarks of their own.
     pub consumer: SubtaskIndex,
+    /// The producers that this consumer heard, by their numbers; none: an older snapshot does not say it.
+    pub producers: Range<u32>,
     /// The input of the first operator to which the edge leads.
     pub input: u8,
     /// As [`InFlight::age`].
@@ -181,8 +186,12 @@ pub fn restore(
         frames.retain(|frame| matches!(frame, Frame::Batch(_)));
     }
     let channel = ChannelId { edge: number, from: handle.from, to: subtask.index };
+    let producers = match edge.partitioning {
+        Partitioning::Forward => handle.from.0..handle.from.0 + 1,
+        _ => 0..handle.producers,
+    };
     let (consumer, input, age, first) = (handle.to, edge.input, handle.age, handle.first);
-    Ok(RestoredChannel { channel, consumer, input, age, first, frames })
+    Ok(RestoredChannel { channel, consumer, producers, input, age, first, frames })
 }
 
 /// Which rows of an old channel a subtask takes.

@@ -174,6 +174,10 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_unknown(number: &u32) -> bool {
+    *number == 0
+}
+
 /// The state of one source split: readable in `_metadata`, so that people see where a restore reads on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -254,6 +258,9 @@ pub struct InFlightHandle {
     pub to: SubtaskIndex,
     /// Number of the consumer's subtasks.
     pub receivers: u32,
+    /// Number of the producer's subtasks; 0: not known, as of older snapshots.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub producers: u32,
     /// How many restores the batches have waited through: older ones go first.
     pub age: u32,
     /// Orders the handles of one channel and age.

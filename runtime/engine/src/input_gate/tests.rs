@@ -313,7 +313,7 @@ fn recording_is_bounded() {
 fn restored(edge: u32, age: u32, from: u32, first: u64, values: std::ops::Range<i64>) -> RestoredChannel {
     let channel = ChannelId { edge, from: SubtaskIndex(from), to: SubtaskIndex(0) };
     let frames = values.map(row).collect();
-    RestoredChannel { channel, consumer: channel.to, input: 0, age, first, frames }
+    RestoredChannel { channel, consumer: channel.to, producers: 0..0, input: 0, age, first, frames }
 }
 
 /// FLINK-35761 (FLIP-547): no checkpoint could complete until all restored batches were drained, for hours; and of
@@ -425,6 +425,7 @@ fn again(in_flight: Vec<InFlight>, channels: u32) -> (Vec<OutputChannel>, InputG
     let restored = in_flight.into_iter().map(|InFlight { channel, age, first, frames }| RestoredChannel {
         consumer: channel.to,
         channel,
+        producers: 0..channels,
         input: 0,
         age,
         first,
@@ -559,6 +560,43 @@ fn a_word_that_was_still_at_the_sender_says_nothing_of_channels_without_rows_in_
     assert_eq!(read(&mut gate, 0), ["5"]);
     outputs[1].push(watermark(60));
     assert_eq!(read(&mut gate, 0), ["W60"]);
+}
+
+/// W1: the same where it is known whom the receiver heard: what the sender had still to say is heard at its place, as it would
+/// have been, unless there is another channel that had said nothing yet.
+#[test]
+fn a_word_that_was_still_at_the_sender_keeps_its_place() {
+    let of = |producers: u32, first: u64, frames: Vec<Frame>| RestoredChannel {
+        frames: frames.into(),
+        producers: 0..producers,
+        ..restored(0, 0, 0, first, 0..0)
+    };
+    let gate = |producers: u32| {
+        let (outputs, inputs): (Vec<_>, Vec<_>) = (0..producers)
+            .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+            .unzip();
+        let said = [row(2), watermark(70), row(71), watermark(72)];
+        let queues = vec![of(producers, 0, vec![row(1)]), of(producers, 1, said.to_vec())];
+        (outputs, InputGate::new(inputs, queues, 1 << 20))
+    };
+    let (outputs, mut alone) = gate(1);
+    outputs[0].push(watermark(72));
+    outputs[0].push(row(73));
+    assert_eq!(read(&mut alone, 0), ["1", "2", "W70", "71", "W72", "73"]);
+    let (outputs, mut beside) = gate(2);
+    assert_eq!(read(&mut beside, 0), ["1", "2", "71"], "the other may say anything");
+    outputs[0].push(watermark(72));
+    outputs[1].push(watermark(60));
+    assert_eq!(read(&mut beside, 0), ["W60"]);
+
+    // The word is the first that the channel ever carried.
+    let queue = of(2, 0, vec![watermark(70), row(71)]);
+    let (outputs, inputs): (Vec<_>, Vec<_>) = (0..2)
+        .map(|from| channel(ChannelId { edge: 0, from: SubtaskIndex(from), to: SubtaskIndex(0) }, 1 << 20))
+        .unzip();
+    let mut first = InputGate::new(inputs, vec![queue], 1 << 20);
+    assert_eq!(read(&mut first, 0), ["71"], "of the other nothing is in flight");
+    drop(outputs);
 }
 
 /// W2: a checkpoint is taken before the first word of restored channels is read. One still has a word in its queue, the other has

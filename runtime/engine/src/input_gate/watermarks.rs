@@ -35,9 +35,11 @@ impl Restored {
             let key = key_of(queue);
             let begins = queue.first == 0 && matches!(queue.frames.front(), Some(Frame::Watermark(_)));
             if !statuses.contains_key(&key) && !begins {
-                // The receiver had heard nothing of time on any channel: what the sender still had to say says nothing of the
-                // other channels, which may have nothing in flight.
-                unheard.insert(key);
+                // The receiver had heard nothing of time on any channel.
+                if queue.producers.is_empty() {
+                    // What the sender still had to say says nothing of others that are not known.
+                    unheard.insert(key);
+                }
                 statuses.insert(key, WatermarkStatus::UNKNOWN);
             }
             if unheard.contains(&key) {
@@ -54,6 +56,13 @@ impl Restored {
                 queue.frames.pop_front();
             }
             statuses.insert(key, status);
+        }
+        // Channels that had said nothing and have nothing in flight count as active all the same.
+        for queue in &queues {
+            for from in queue.producers.clone() {
+                let channel = ChannelId { from: SubtaskIndex(from), ..queue.channel };
+                statuses.entry((queue.age, channel, queue.consumer)).or_insert(WatermarkStatus::UNKNOWN);
+            }
         }
         let mut restored = Self { queues: queues.into(), statuses };
         let keys: Vec<Key> = restored.statuses.keys().copied().collect();

@@ -155,6 +155,7 @@ fn in_flight(to: u32, receivers: u32, partitioning: Partitioning) -> InFlightHan
         from: SubtaskIndex(0),
         to: SubtaskIndex(to),
         receivers,
+        producers: 0,
         age: 0,
         first: 3,
         batches: 1,

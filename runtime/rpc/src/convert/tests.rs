@@ -82,6 +82,7 @@ fn state() -> impl Strategy<Value = SubtaskState> {
         from: SubtaskIndex(index),
         to: SubtaskIndex(index / 2),
         receivers: index,
+        producers: index / 5,
         age: index / 3,
         first,
         batches: first / 2,

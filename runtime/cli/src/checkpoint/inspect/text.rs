@@ -283,6 +283,7 @@ mod tests {
             from: SubtaskIndex(1),
             to: SubtaskIndex(to),
             receivers: 2,
+            producers: 2,
             age: to,
             first: 0,
             batches,

@@ -170,6 +170,7 @@ impl Example {
             let read_back = |share: &InFlight| RestoredChannel {
                 consumer: share.channel.to,
                 channel: share.channel,
+                producers: 0..2,
                 input: 0,
                 age: share.age,
                 first: share.first,
