@@ -49,7 +49,7 @@ impl Planner<'_> {
     /// The JobManager ended by itself and said why.
     pub(super) fn exited(&mut self, record: &ExitRecord) {
         let ExitRecord { kind, reason, message, by_generation, .. } = record;
-        self.tell_unsettled(record);
+        self.tell_left(record);
         let generation = self.facts.memory.generation;
         match kind {
             ExitKind::Finished => {

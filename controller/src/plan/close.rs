@@ -133,7 +133,7 @@ impl Planner<'_> {
             self.wake_at(deadline);
             match self.follow_closer(self.fate()) {
                 Closing::UnderWay => return true,
-                Closing::Ended(record) => self.tell_unsettled(record),
+                Closing::Ended(record) => self.tell_left(record),
                 Closing::GivenUp(record) => self.tell_not_closed(&record.message),
             }
         }
@@ -152,10 +152,10 @@ impl Planner<'_> {
         )
     }
 
-    /// What an end has left uncommitted is told of where nobody looks at a status any more (L6).
-    pub(super) fn tell_unsettled(&mut self, record: &ExitRecord) {
-        if !record.unsettled.is_empty() {
-            self.tell(true, "OutputUnsettled", record.message.clone());
+    /// What an end has left behind is told of where nobody looks at a status any more (L6).
+    pub(super) fn tell_left(&mut self, record: &ExitRecord) {
+        if let Some(reason) = left_behind(record) {
+            self.tell(true, reason, record.message.clone());
         }
     }
 
@@ -171,5 +171,14 @@ impl Planner<'_> {
     pub(super) fn tell_not_closed(&mut self, why: &str) {
         let message = format!("the job's ledger was left without a terminal entry: {why}");
         self.tell(true, "NotClosed", message);
+    }
+}
+
+/// The name of what an end has left uncommitted, or open (L6); its message tells both.
+pub(super) const fn left_behind(record: &ExitRecord) -> Option<&'static str> {
+    match (record.unsettled.is_empty(), &record.left_open) {
+        (false, _) => Some("OutputUnsettled"),
+        (true, Some(_)) => Some("TransactionsLeftOpen"),
+        (true, None) => None,
     }
 }

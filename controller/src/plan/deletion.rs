@@ -43,7 +43,7 @@ impl Planner<'_> {
                 }
                 None => {
                     if let Fate::Exited(record) = fate {
-                        self.tell_unsettled(record);
+                        self.tell_left(record);
                     }
                     self.let_go(true);
                 }
@@ -91,7 +91,7 @@ impl Planner<'_> {
         match self.follow_closer(fate) {
             Closing::UnderWay => self.tell_closing_deleted(),
             Closing::Ended(record) => {
-                self.tell_unsettled(record);
+                self.tell_left(record);
                 self.let_go(true);
             }
             Closing::GivenUp(record) => {

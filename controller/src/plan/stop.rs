@@ -2,7 +2,7 @@
 //! (docs/operator.md). What is started afterwards is decided when nothing runs any more.
 
 use super::change::Change;
-use super::close::{CLOSE_TIMEOUT, Closing};
+use super::close::{CLOSE_TIMEOUT, Closing, left_behind};
 use super::fate::Fate;
 use super::{Planner, View, rejection};
 use crate::facts::{Held, PodFacts, Program, Rejection, Stop};
@@ -426,7 +426,7 @@ impl Planner<'_> {
 
     /// No JobManager runs any more, as it was to be.
     pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
-        record.into_iter().for_each(|record| self.tell_unsettled(record));
+        record.into_iter().for_each(|record| self.tell_left(record));
         let mut stop = self.plan.memory.stop.take();
         let found_nothing = self.absorb_closed(record);
         let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
@@ -446,10 +446,10 @@ impl Planner<'_> {
             (DesiredState::Suspended, _, Some(ExitRecord { kind: ExitKind::Finished, message, .. })) => {
                 self.end(StreamJobState::Finished, "Finished", message);
             }
-            (DesiredState::Suspended, _, Some(ExitRecord { unsettled, message, .. })) if !unsettled.is_empty() => {
-                self.end(StreamJobState::Suspended, "OutputUnsettled", message);
-            }
-            (DesiredState::Suspended, ..) => self.suspended(found_nothing),
+            (DesiredState::Suspended, ..) => match record.and_then(|record| Some((left_behind(record)?, record))) {
+                Some((reason, record)) => self.end(StreamJobState::Suspended, reason, &record.message),
+                None => self.suspended(found_nothing),
+            },
             _ if rolls_back && self.change() <= Change::InPlace && self.can_roll_back() => self.roll_back_stopped(),
             (DesiredState::Running, Ok(program), _) => self.begin_revision(&self.startable(program), stop.as_ref()),
             (DesiredState::Running, Err(rejection), _) => match self.running_program() {

@@ -100,6 +100,9 @@ pub struct ExitRecord {
     /// Output that the job's end leaves uncommitted (L6).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsettled: Vec<UnsettledOutput>,
+    /// Why the job's end may leave transactions open that are in no checkpoint (L6).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_open: Option<String>,
 }
 
 impl ExitRecord {
@@ -107,7 +110,7 @@ impl ExitRecord {
     #[must_use]
     pub fn new(kind: ExitKind, reason: impl Into<String>, message: impl Into<String>) -> Self {
         let (reason, message) = (reason.into(), message.into());
-        Self { kind, reason, message, by_generation: None, ledger_entry: None, unsettled: Vec::new() }
+        Self { kind, reason, message, by_generation: None, ledger_entry: None, unsettled: Vec::new(), left_open: None }
     }
 }
 

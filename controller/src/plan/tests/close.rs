@@ -122,10 +122,15 @@ fn every_phase_of_a_closer_for_a_deletion_against_every_event() {
 #[test]
 fn output_that_an_end_left_uncommitted_is_told() {
     let left = UnsettledOutput { sink: "out.sink".into(), transactions: 3, until: Some(seconds(900)), more_sinks: 0 };
-    let record = ExitRecord {
-        unsettled: vec![left],
-        ..ExitRecord::new(ExitKind::Stopped, "Cancelled", "3 staged transactions of sink 'out.sink'")
-    };
+    let record = ExitRecord::new(ExitKind::Stopped, "Cancelled", "transactions of sink 'out.sink'");
+    let unsettled = ExitRecord { unsettled: vec![left], ..record.clone() };
+    assert_told(&unsettled, "OutputUnsettled");
+    let open = Some("no broker answers".to_owned());
+    assert_told(&ExitRecord { left_open: open.clone(), ..record }, "TransactionsLeftOpen");
+    assert_told(&ExitRecord { left_open: open, ..unsettled }, "OutputUnsettled");
+}
+
+fn assert_told(record: &ExitRecord, reason: &str) {
     let ends = |mut facts: Facts| {
         exit_with(&mut facts, record.clone());
         plan(&facts)
@@ -139,14 +144,11 @@ fn output_that_an_end_left_uncommitted_is_told() {
         ("stopped by a person", ends(running())),
     ];
     for (case, plan) in cases {
-        let told: Vec<_> = plan.events.iter().filter(|event| event.reason == "OutputUnsettled").collect();
+        let told: Vec<_> = plan.events.iter().filter(|event| event.reason == reason).collect();
         assert_eq!(told.len(), 1, "{case}: {:?}", plan.events);
         assert!(told[0].warning && told[0].message.contains("'out.sink'"), "{case}");
         if case == "suspended" {
-            assert_eq!(
-                (plan.view.state, plan.view.reason.as_str()),
-                (Some(StreamJobState::Suspended), "OutputUnsettled")
-            );
+            assert_eq!((plan.view.state, plan.view.reason.as_str()), (Some(StreamJobState::Suspended), reason));
         }
     }
 }

@@ -61,6 +61,7 @@ fn entry(number: u64, kind: EntryKind, fold: Fold) -> Entry {
         time: Timestamp(1_000),
         kind,
         unsettled: Vec::new(),
+        left_open: None,
         fold,
     }
 }

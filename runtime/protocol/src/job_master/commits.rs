@@ -10,7 +10,7 @@ mod ending;
 mod loading;
 
 use ending::Closing;
-pub(super) use ending::describe;
+pub(super) use ending::{describe, describe_left_open};
 pub(super) use loading::unsettled;
 
 use super::journal::EndKind;
@@ -401,7 +401,7 @@ impl JobMaster {
         }
         self.commits.abort_failures = if failure.is_some() { self.commits.abort_failures + 1 } else { 0 };
         if matches!(self.commits.closing, Closing::UnderWay { .. }) {
-            return self.on_last_abort(id, failure.is_some());
+            return self.on_last_abort(id, failure);
         }
         if failure.is_some() {
             let failures = self.commits.abort_failures;

@@ -3,7 +3,7 @@
 //! A terminal entry first; when it stands, TaskManagers are told, removed checkpoints go, the process exits. A
 //! superseded process exits at once and touches nothing (L3).
 
-use super::commits::describe;
+use super::commits::{describe, describe_left_open};
 use super::journal::{EndKind, Intent};
 use super::{Command, JobMaster, Phase};
 use crate::commit::UnsettledOutput;
@@ -134,7 +134,7 @@ impl JobMaster {
     pub(super) fn on_terminal_stands(&mut self, drops: Vec<CheckpointKey>) {
         let Phase::Ending(kind) = &self.phase else { return };
         let record = if self.concludes_for_another { concluded_for_another() } else { exit_record(kind) };
-        let record = self.with_unsettled(record);
+        let record = self.with_left(record);
         self.status.state = end_state(kind);
         self.status.since = self.now;
         self.answer_all_at_end();
@@ -148,16 +148,17 @@ impl JobMaster {
         self.sweep();
     }
 
-    /// Says what the end has left uncommitted (L6).
-    fn with_unsettled(&self, record: ExitRecord) -> ExitRecord {
-        let unsettled = self.journal.fold.unsettled.clone();
-        if unsettled.is_empty() {
-            return record;
-        }
-        let is_finished = record.kind == ExitKind::Finished;
+    /// Says what the end has left uncommitted, and that something may be open (L6).
+    pub(super) fn with_left(&self, record: ExitRecord) -> ExitRecord {
+        let (unsettled, left_open) = (self.journal.fold.unsettled.clone(), self.journal.fold.left_open.clone());
+        let is_finished = record.kind == ExitKind::Finished && !unsettled.is_empty();
         let why = if is_finished { "all input was read".to_owned() } else { record.message };
         let message = left_uncommitted(why, &unsettled, self.now);
-        ExitRecord { message, unsettled, ..record }
+        let message = match &left_open {
+            Some(why) => format!("{message}; {}", describe_left_open(why)),
+            None => message,
+        };
+        ExitRecord { message, unsettled, left_open, ..record }
     }
 
     pub(super) fn exit_when_done(&mut self) {
@@ -237,7 +238,7 @@ impl JobMaster {
 }
 
 /// Why the job ended, and what that left uncommitted.
-pub(super) fn left_uncommitted(why: String, unsettled: &[UnsettledOutput], now: Timestamp) -> String {
+fn left_uncommitted(why: String, unsettled: &[UnsettledOutput], now: Timestamp) -> String {
     if unsettled.is_empty() {
         return why;
     }

@@ -223,6 +223,7 @@ impl JobMaster {
             directive: self.config.directive.id.clone(),
             time: self.now,
             unsettled: self.unsettled_behind(&kind),
+            left_open: self.left_open_behind(&kind),
             kind,
             fold,
         }

@@ -4,7 +4,6 @@
 //! Until `Started` stands nothing is written, so a user's error here leaves the ledger as it was; store and broker
 //! out of reach only cost time (F2).
 
-use super::ending::left_uncommitted;
 use super::journal::{EndKind, Intent};
 use super::loading::Allowed;
 use super::operations::Purpose;
@@ -241,10 +240,8 @@ impl JobMaster {
         self.status.state = reported_state(state);
         let failure = self.journal.fold.failure.clone();
         let message = failure.as_ref().map_or(message, |failure| failure.message.as_str()).to_owned();
-        let unsettled = self.journal.fold.unsettled.clone();
-        let message = left_uncommitted(message, &unsettled, self.now);
         let reason = failure.map_or_else(|| format!("{state:?}"), |failure| failure.reason);
-        self.exit_as(ExitRecord { unsettled, ..ExitRecord::new(kind, reason, message) });
+        self.exit_as(self.with_left(ExitRecord::new(kind, reason, message)));
     }
 
     pub(super) fn exit_unreadable_ledger(&mut self, error: &LedgerError) {

@@ -239,6 +239,7 @@ impl JobMaster {
             time: now,
             kind,
             unsettled: Vec::new(),
+            left_open: None,
             fold: last.folded(),
         };
         match takeover.appender.begin(entry, None) {

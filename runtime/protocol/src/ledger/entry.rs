@@ -41,6 +41,9 @@ pub struct Entry {
     /// Output that this end leaves uncommitted, after its deadline (L6).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsettled: Vec<UnsettledOutput>,
+    /// Why this end may leave transactions open that are in no checkpoint, which readers wait for (L6).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_open: Option<String>,
     /// What all entries before this one amount to.
     pub fold: Fold,
 }

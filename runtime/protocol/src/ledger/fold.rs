@@ -78,6 +78,9 @@ pub struct Fold {
     /// Output that the end left uncommitted (L6); nothing once somebody has the ledger again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsettled: Vec<UnsettledOutput>,
+    /// Why the end may have left transactions open (L6); the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_open: Option<String>,
     /// The sinks of the last run (S3).
     pub sinks: Vec<SinkSlots>,
     /// Entries below this number are litter (L4).
@@ -262,6 +265,7 @@ impl Fold {
                 }
                 if *cause != StartCause::Dispose {
                     self.unsettled.clear();
+                    self.left_open = None;
                 }
                 match cause {
                     StartCause::Start => self.start(entry, restored_from.as_ref()),
@@ -319,6 +323,9 @@ impl Fold {
         }
         if !entry.unsettled.is_empty() {
             self.unsettled.clone_from(&entry.unsettled);
+        }
+        if entry.left_open.is_some() {
+            self.left_open.clone_from(&entry.left_open);
         }
     }
 

@@ -37,6 +37,7 @@ fn entry(number: u64, generation: u64, kind: EntryKind) -> Entry {
         time: Timestamp(5),
         kind,
         unsettled: Vec::new(),
+        left_open: None,
         fold: Fold::default(),
     }
 }

@@ -29,8 +29,11 @@ const ABORT_TRIES: u32 = 5;
 /// So many sinks are named of those whose output an end leaves uncommitted.
 const SINKS: usize = 8;
 
+/// So many bytes of the reason are kept for which the last abort has failed.
+const REASON_BYTES: usize = 300;
+
 /// The last abort, before a terminal entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Closing {
     #[default]
     Due,
@@ -42,7 +45,10 @@ pub(super) enum Closing {
         id: CommitId,
         tries: u32,
     },
-    Done,
+    /// Nothing is open any more, or this is why that is not sure.
+    Done {
+        failure: Option<String>,
+    },
 }
 
 impl Commits {
@@ -99,7 +105,7 @@ impl JobMaster {
         }
         let is_given_up = self.commits.settle_by.is_some_and(|by| by.plus(ABORT_PATIENCE) <= self.now);
         let tries = match self.commits.closing {
-            Closing::Done => return true,
+            Closing::Done { .. } => return true,
             Closing::UnderWay { .. } => return is_given_up,
             Closing::Waiting { until, .. } if until > self.now => return false,
             Closing::Waiting { tries, .. } => tries,
@@ -112,17 +118,17 @@ impl JobMaster {
     }
 
     /// The answer to the last abort, if it is that.
-    pub(super) fn on_last_abort(&mut self, answered: CommitId, has_failed: bool) {
+    pub(super) fn on_last_abort(&mut self, answered: CommitId, failure: Option<String>) {
         let Closing::UnderWay { id, tries } = self.commits.closing else { return };
         if id != answered {
             return;
         }
-        let again = has_failed && tries < ABORT_TRIES && !self.commits.is_overdue(self.now);
+        let again = failure.is_some() && tries < ABORT_TRIES && !self.commits.is_overdue(self.now);
         self.commits.closing = if again {
             let pause = backoff(tries, TimeSpan(200), TimeSpan::from_secs(5), &mut *self.random);
             Closing::Waiting { until: self.now.plus(pause), tries }
         } else {
-            Closing::Done
+            Closing::Done { failure }
         };
     }
 
@@ -135,15 +141,25 @@ impl JobMaster {
 
     /// What an entry of this kind leaves uncommitted, if it ends the job.
     pub(in super::super) fn unsettled_behind(&self, kind: &EntryKind) -> Vec<UnsettledOutput> {
-        let ends = matches!(
-            kind,
-            EntryKind::Stopped | EntryKind::Finished { .. } | EntryKind::Cancelled { .. } | EntryKind::Failed { .. }
-        );
-        match ends {
+        match ends_job(kind) {
             true if self.has_unread() => named(self.config.graph.transactional_sinks().map(|sink| (sink, 0, None))),
             true => summary(self.commits.unsettled.iter()),
             false => Vec::new(),
         }
+    }
+
+    /// Why an entry of this kind, if it ends the job, may leave transactions open that are in no checkpoint: the last abort
+    /// has failed, has no answer, or did not take place.
+    pub(in super::super) fn left_open_behind(&self, kind: &EntryKind) -> Option<String> {
+        if !ends_job(kind) || !self.has_transactional_sinks() || self.journal.in_memory {
+            return None;
+        }
+        let why = match &self.commits.closing {
+            _ if self.commits.loading => "the last checkpoint could not be read, which tells what must be spared",
+            Closing::Done { failure } => failure.as_deref()?,
+            _ => "there was no answer in time",
+        };
+        Some(why[..why.floor_char_boundary(REASON_BYTES)].to_owned())
     }
 
     /// Whether the last complete checkpoint holds what is not committed, or may.
@@ -169,6 +185,13 @@ impl JobMaster {
         let until = self.commits.settle_by.map(|by| format!(", for {} at most", by.since(self.now)));
         format!("waiting for {what}{}", until.unwrap_or_default())
     }
+}
+
+const fn ends_job(kind: &EntryKind) -> bool {
+    matches!(
+        kind,
+        EntryKind::Stopped | EntryKind::Finished { .. } | EntryKind::Cancelled { .. } | EntryKind::Failed { .. }
+    )
 }
 
 /// Handles by their sinks.
@@ -210,6 +233,14 @@ pub(in super::super) fn describe(unsettled: &[UnsettledOutput], now: Timestamp) 
         format!("{transactions} staged transactions of sink '{sink}'{until}{more}")
     };
     unsettled.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// What it means that something may be open.
+pub(in super::super) fn describe_left_open(why: &str) -> String {
+    format!(
+        "what its sinks had begun and not staged could not be aborted ({why}): until their target gives it up by itself, or a \
+         later start aborts it, readers may have to wait for it"
+    )
 }
 
 fn rounded(span: TimeSpan) -> TimeSpan {

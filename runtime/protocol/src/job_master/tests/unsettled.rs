@@ -105,6 +105,33 @@ fn l6_an_end_goes_on_after_its_deadline_and_says_what_it_leaves_uncommitted() {
     assert_eq!(last(&bench).fold.committed_through, CheckpointId(0));
 }
 
+/// All is committed, and what is open behind the last checkpoint cannot be aborted: readers wait for it without knowing why.
+#[test]
+fn l6_an_end_whose_last_abort_fails_says_so() {
+    for (end, kind, has_checkpoint) in [(Command::Cancel, "Cancelled", false), (Command::Stop, "Stopped", true)] {
+        let mut bench = Bench::running(job());
+        bench.fails_aborts = true;
+        bench.command(end);
+        if has_checkpoint {
+            bench.acknowledge_all(1);
+        }
+        assert_eq!(bench.exit, None, "it is tried again");
+        bench.pass(30_000);
+        assert_eq!(kinds(&bench).last().map(String::as_str), Some(kind));
+        let exit = bench.exit.clone().unwrap();
+        let why = Some("no broker answers".to_owned());
+        assert_eq!((&last(&bench).left_open, &exit.left_open, exit.unsettled.len()), (&why, &why, 0));
+        assert!(
+            exit.message.contains("could not be aborted (no broker answers): until their target"),
+            "{}",
+            exit.message
+        );
+    }
+    let mut bench = Bench::running(job());
+    bench.command(Command::Cancel);
+    assert_eq!((last(&bench).left_open, bench.exit.unwrap().left_open), (None, None));
+}
+
 /// Of a closer, whose commit has no answer at all.
 #[test]
 fn l6_a_closer_goes_on_after_its_deadline_too() {
@@ -124,7 +151,9 @@ fn l6_a_closer_goes_on_after_its_deadline_too() {
         assert_eq!(closer.aborts.last().unwrap().spared.len(), 1, "what is uncommitted is aborted by no end");
         let start = StartFrom::Close { end: CloseEnd::Cancelled };
         let second = starting(&closer, job(), 3, &job().directive.id, start).exit.unwrap();
-        assert_eq!(second.unsettled, last(&closer).unsettled, "a second one says so too");
+        let left = (last(&closer).unsettled, last(&closer).left_open);
+        assert_eq!((second.unsettled, second.left_open), left, "a second one says so too");
+        assert!(left.1.is_some() && second.message.contains("could not be aborted"), "{}", second.message);
     }
 }
 
