@@ -131,7 +131,7 @@ async fn obey(world: &World, job_manager: &str, session: SessionId, uid: &str, m
         | ToTaskManager::CheckpointCompleted { .. }
         | ToTaskManager::CheckpointAborted { .. }
         | ToTaskManager::AlignWatermarks { .. } => {}
-        ToTaskManager::Heartbeat => say(FromTaskManager::Heartbeat),
+        ToTaskManager::Heartbeat { .. } => say(FromTaskManager::Heartbeat),
         ToTaskManager::Refused(failure) => {
             exit(world, uid, ExitRecord::new(ExitKind::Internal, failure.reason, failure.message));
         }

@@ -26,7 +26,7 @@ pub struct SinkContext {
     pub identity: TaskIdentity,
     /// Wakes the task.
     pub waker: Waker,
-    /// The time.
+    /// The JobManager's time as far as it is known, and never ahead of it: by it [`Staged::expires_at`] counts (S4).
     pub clock: Clock,
 }
 

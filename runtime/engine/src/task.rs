@@ -114,8 +114,10 @@ pub struct TaskDescription {
     pub options: TaskOptions,
     /// Where keyed state lives.
     pub state_backend: StateBackend,
-    /// The time, for sources and sinks.
+    /// The time, for sources and operators.
     pub clock: Clock,
+    /// The JobManager's time as far as it is known, and never ahead of it: for sinks (S4).
+    pub job_clock: Clock,
     /// Whom its source waits for ([`WatermarkStrategy::alignment`](crate::event_time::WatermarkStrategy)).
     pub alignment: Option<AlignmentMember>,
 }
@@ -318,7 +320,8 @@ impl Task {
     }
 
     fn open(&mut self, description: TaskDescription) -> Result<Running, TaskError> {
-        let TaskDescription { subtask, parallelism, max_parallelism, program, mut state, clock, .. } = description;
+        let TaskDescription { subtask, parallelism, max_parallelism, program, mut state, clock, job_clock, .. } =
+            description;
         let context = |uid: &OperatorUid| OperatorContext {
             uid: uid.clone(),
             subtask: subtask.index,
@@ -333,7 +336,7 @@ impl Task {
         };
         let mut chain = Chain::new(&program, description.outputs, max_parallelism)?;
         chain.set_waker(&self.waker);
-        chain.open(&context, &mut restore, (&self.waker, &clock, &description.identity))?;
+        chain.open(&context, &mut restore, (&self.waker, (&clock, &job_clock), &description.identity))?;
         let mut pieces = VecDeque::new();
         let input = match program.source {
             Some((uid, factory)) => {

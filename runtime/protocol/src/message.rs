@@ -22,7 +22,10 @@ pub enum ToTaskManager {
     /// The registration was refused; the process should end with this failure.
     Refused(Failure),
     /// I am here.
-    Heartbeat,
+    Heartbeat {
+        /// By the JobManager's clock, which judges how long what sinks stage lives (S4).
+        at: Timestamp,
+    },
     /// Run these tasks; answered by `TaskRunning` for each. Older runs must have ended first (N4).
     Deploy(Box<Deployment>),
     /// End all tasks of this run; answered by `TasksEnded` when they have ended, also when none runs.

@@ -196,8 +196,8 @@ pub struct Committable {
     pub version: u32,
     /// The checkpoint with which it was staged; later ones carry it until its commit is confirmed.
     pub checkpoint: CheckpointId,
-    /// When what is staged is gone unless it is committed before, by the clock of day, which counts suspension (S4); `None`:
-    /// it keeps.
+    /// When what is staged is gone unless it is committed before, by the clock of day of the JobManager of then, which counts
+    /// suspension (S4); `None`: it keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// What the sink's committer needs to find the transaction.

@@ -198,7 +198,7 @@ impl TaskManager {
                 self.effects.push(Effect::Exit);
             }
             // No source of the simulation waits for others.
-            ToTaskManager::Heartbeat | ToTaskManager::AlignWatermarks { .. } => {}
+            ToTaskManager::Heartbeat { .. } | ToTaskManager::AlignWatermarks { .. } => {}
             ToTaskManager::Deploy(deployment) => self.deploy(*deployment),
             ToTaskManager::CancelTasks { run } => self.cancel(run, now),
             ToTaskManager::TriggerCheckpoint { run, barrier } => {

@@ -439,7 +439,7 @@ impl World {
         match action {
             Action::Store { id, operation } => self.submit(Process::JobManager(index), id.0, operation),
             Action::Send { session, message } => {
-                if !matches!(message, ToTaskManager::Heartbeat) {
+                if !matches!(message, ToTaskManager::Heartbeat { .. }) {
                     self.trace(|| format!("jm-{index} -> {session:?} {}", short(&format!("{message:?}"))));
                 }
                 self.send_down(session, Some(message));

@@ -14,7 +14,7 @@ use rdkafka::producer::Producer as _;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
 use sluice_engine::sink::{SinkContext, TransactionId};
-use sluice_protocol::{SubtaskIndex, Timestamp};
+use sluice_protocol::{SubtaskIndex, TimeSpan};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +51,8 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// The transaction's name for ever, and when it is gone unless it is committed.
-    pub(super) fn to_handle(&self, options: &SinkOptions) -> Result<(Handle, Timestamp), TaskError> {
+    /// The transaction's name for ever, and how long after its start it is gone unless it is committed.
+    pub(super) fn to_handle(&self, options: &SinkOptions) -> Result<(Handle, TimeSpan), TaskError> {
         let found = self.found.as_ref().filter(|found| found.state == State::Ongoing && found.started_at >= 0);
         let Some(found) = found else {
             return Err(TaskError::External(format!(
@@ -74,9 +74,7 @@ impl Ready {
             started_at: found.started_at,
             partitions: found.partitions.clone(),
         };
-        let timeout = u64::try_from(found.timeout.as_millis()).unwrap_or(u64::MAX);
-        let expires_at = u64::try_from(found.started_at).unwrap_or_default().saturating_add(timeout);
-        Ok((handle, Timestamp(expires_at)))
+        Ok((handle, TimeSpan(u64::try_from(found.timeout.as_millis()).unwrap_or(u64::MAX))))
     }
 }
 

@@ -12,7 +12,9 @@ use super::sink::{HIGH_WATER, Writing};
 use super::slots::{Keeper, Ready, Slot};
 use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
+use sluice_engine::operator::Clock;
 use sluice_engine::sink::{PreCommit, SinkContext, Staged, TransactionId, TwoPhaseCommitSink};
+use sluice_protocol::Timestamp;
 use sluice_protocol::state::Committable;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +26,9 @@ pub(super) struct TransactionalWriter {
     /// Begun, and empty. All take turns: an id that rests for days is forgotten by the brokers.
     ready: VecDeque<Slot>,
     current: Option<Slot>,
+    clock: Option<Clock>,
+    /// When the current transaction had sent nothing yet: the coordinator's time of its start is by another clock (S4).
+    begun_at: Timestamp,
     is_describing: bool,
     /// Staged and not settled, by transactional id.
     resting: BTreeMap<String, Slot>,
@@ -36,6 +41,8 @@ impl TransactionalWriter {
             keeper: None,
             ready: VecDeque::new(),
             current: None,
+            clock: None,
+            begun_at: Timestamp(0),
             is_describing: false,
             resting: BTreeMap::new(),
         }
@@ -67,12 +74,12 @@ impl TransactionalWriter {
 
     /// The handle of what was written; all of it has arrived.
     fn stage(&mut self, described: &Ready) -> Result<Vec<Staged>, TaskError> {
-        let handle = described.to_handle(&self.options)?;
-        let bytes = serde_json::to_vec(&handle.0).map_err(|error| TaskError::Internal(error.to_string()))?;
+        let (handle, timeout) = described.to_handle(&self.options)?;
+        let bytes = serde_json::to_vec(&handle).map_err(|error| TaskError::Internal(error.to_string()))?;
         if let Some(slot) = self.current.take() {
             self.resting.insert(slot.id.clone(), slot);
         }
-        Ok(vec![Staged { version: HANDLE_VERSION, expires_at: Some(handle.1), bytes }])
+        Ok(vec![Staged { version: HANDLE_VERSION, expires_at: Some(self.begun_at.plus(timeout)), bytes }])
     }
 }
 
@@ -80,6 +87,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
     fn open(&mut self, context: SinkContext) -> Result<(), TaskError> {
         let (keeper, first) = Keeper::open(Arc::clone(&self.options), &context)?;
         self.keeper = Some(keeper);
+        self.clock = Some(context.clock);
         self.ready.push_back(first);
         // The second is made while the first is written to.
         self.keeper()?.prepare_one();
@@ -92,6 +100,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
             return Err(TaskError::Internal("a Kafka sink was written to while it had no room".to_owned()));
         };
         self.current = Some(slot);
+        self.begun_at = self.clock.as_ref().map_or(Timestamp(0), |clock| clock());
         self.look_for_slots()
     }
 

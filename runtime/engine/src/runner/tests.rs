@@ -36,6 +36,7 @@ fn start(
         options: TaskOptions::default(),
         state_backend: crate::state::StateBackend::default(),
         clock: Arc::new(|| Timestamp(0)),
+        job_clock: Arc::new(|| Timestamp(0)),
         alignment: None,
     };
     let (sender, receiver) = messages();

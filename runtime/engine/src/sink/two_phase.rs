@@ -83,7 +83,8 @@ pub enum PreCommit {
 pub struct Staged {
     /// Of the sink's own format of the bytes: raised when it changes, so that an older release can refuse it by name.
     pub version: u32,
-    /// When it is gone unless it is committed before, by the clock of day (S4); `None`: it keeps.
+    /// When it is gone unless it is committed before, by the clock that the writer was opened with (S4): reckon from a moment
+    /// before the target's own reckoning begins, since the target's clock may be any. `None`: it keeps.
     pub expires_at: Option<Timestamp>,
     /// What the committer needs to find it.
     pub bytes: Vec<u8>,

@@ -76,14 +76,14 @@ impl Chain {
         &mut self,
         context: &dyn Fn(&OperatorUid) -> OperatorContext,
         restore: &mut dyn FnMut(&OperatorUid) -> RestoredState,
-        (waker, clock, identity): (&Waker, &Clock, &TaskIdentity),
+        (waker, (clock, job_clock), identity): (&Waker, (&Clock, &Clock), &TaskIdentity),
     ) -> Result<(), TaskError> {
         for (uid, operator) in self.uids.iter().zip(&mut self.operators) {
             operator.set_clock(clock);
             operator.open(&context(uid), restore(uid))?;
         }
         if let Some(end) = &mut self.end.sink {
-            let (waker, clock) = (Waker::clone(waker), Clock::clone(clock));
+            let (waker, clock) = (Waker::clone(waker), Clock::clone(job_clock));
             end.sink.open(SinkContext { operator: context(&end.uid), identity: identity.clone(), waker, clock })?;
         }
         Ok(())

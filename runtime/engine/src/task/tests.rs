@@ -52,6 +52,7 @@ fn describe(setup: Setup) -> TaskDescription {
         options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
         state_backend: crate::state::StateBackend::default(),
         clock: Arc::new(|| Timestamp(0)),
+        job_clock: Arc::new(|| Timestamp(0)),
         alignment: None,
     }
 }

@@ -1,6 +1,7 @@
 //! From a deployment to channels and task descriptions: pure, but for making the queues.
 
 use super::Equipment;
+use super::job_clock::JobClock;
 use crate::data_plane::{Incoming, Outgoing};
 use crate::edge;
 use crate::job::JobDescription;
@@ -51,7 +52,11 @@ fn has_aligned_elsewhere(job: &JobDescription, own: &TaskManagerId, deployment: 
 ///
 /// # Errors
 /// When it does not fit the program: the JobManager runs another one.
-pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Deployment) -> Result<Plan, Failure> {
+pub(crate) fn plan(
+    equipment: &Equipment,
+    (own, job_clock): (&TaskManagerId, &JobClock),
+    deployment: &Deployment,
+) -> Result<Plan, Failure> {
     let job = &equipment.job;
     let graph = &job.program.graph;
     let places: BTreeMap<SubtaskId, &Placement> =
@@ -90,6 +95,7 @@ pub(crate) fn plan(equipment: &Equipment, own: &TaskManagerId, deployment: &Depl
             state_backend: equipment.state_backend.clone(),
             options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
             clock: edge::clock(),
+            job_clock: job_clock.clock(),
             alignment: alignment_of(program)
                 .map(|one| AlignmentMember::new(Arc::clone(&alignment), task.subtask, one.clone())),
         })

@@ -6,12 +6,14 @@
 #[cfg(test)]
 mod tests;
 
+use super::job_clock::JobClock;
 use super::restore::{self, TaskState};
 use super::session::Session;
 use super::snapshot::{self, Place, Stored};
 use super::tasks::{ActiveRun, Board, Listener, Told};
 use super::{Equipment, deploy};
 use crate::data_plane::{Broken, DataPlane, OnBroken};
+use crate::edge;
 use crate::metrics::TaskView;
 use crate::rest::ReadyCheck;
 use futures::FutureExt as _;
@@ -82,6 +84,7 @@ pub(crate) struct Worker {
     sender: mpsc::UnboundedSender<Input>,
     listener: Listener,
     board: Board,
+    job_clock: JobClock,
     active: Option<ActiveRun>,
     /// Waits for the active run to end.
     pending: Option<Box<Deployment>>,
@@ -147,6 +150,7 @@ impl Worker {
             sender,
             listener,
             board: Board::default(),
+            job_clock: JobClock::default(),
             active: None,
             pending: None,
             newest: Run::default(),
@@ -203,6 +207,7 @@ impl Worker {
     /// attempts anew.
     pub(crate) async fn serve(&mut self, session: Session) -> SessionOutcome {
         self.newest = Run::default();
+        self.job_clock.forget();
         let Session { outgoing, mut incoming } = session;
         let mut link = Link {
             outgoing,
@@ -279,7 +284,8 @@ impl Worker {
 
     fn obey(&mut self, link: &Link, message: ToTaskManager) -> Option<SessionOutcome> {
         match message {
-            ToTaskManager::Registered { .. } | ToTaskManager::Heartbeat => {}
+            ToTaskManager::Registered { .. } => {}
+            ToTaskManager::Heartbeat { at } => self.job_clock.hear(at, edge::now()),
             ToTaskManager::Refused(failure) => return Some(SessionOutcome::Refused(failure)),
             ToTaskManager::Shutdown => return Some(SessionOutcome::Shutdown),
             ToTaskManager::Deploy(deployment) => self.take_deployment(link, deployment),
@@ -336,7 +342,8 @@ impl Worker {
         self.newest = run;
         self.board.clear();
         info!(%run, tasks = deployment.tasks.len(), "deploying");
-        let plan = match deploy::plan(&self.equipment, &self.registration.task_manager, deployment) {
+        let own = (&self.registration.task_manager, &self.job_clock);
+        let plan = match deploy::plan(&self.equipment, own, deployment) {
             Ok(plan) => plan,
             Err(failure) => return fail_all(link, deployment, &failure),
         };

@@ -87,6 +87,8 @@ impl JobMaster {
         let older = self.task_managers.register(session, registration, self.now);
         let heartbeat_timeout = self.config.options.heartbeat_timeout;
         self.send(session, ToTaskManager::Registered { heartbeat_timeout });
+        // Before it deploys anything it knows the time.
+        self.send(session, ToTaskManager::Heartbeat { at: self.now });
         if let Some(run) = older {
             self.cancel_tasks(session, run);
         }
@@ -128,7 +130,7 @@ impl JobMaster {
         if self.next_heartbeat <= self.now {
             self.next_heartbeat = self.now.plus(TimeSpan((timeout.0 / HEARTBEATS_PER_TIMEOUT).max(1)));
             for session in self.task_managers.sessions().collect::<Vec<_>>() {
-                self.send(session, ToTaskManager::Heartbeat);
+                self.send(session, ToTaskManager::Heartbeat { at: self.now });
             }
         }
     }

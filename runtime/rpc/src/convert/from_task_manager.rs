@@ -13,7 +13,7 @@ impl TryFrom<&FromTaskManager> for FromTaskManagerEnvelope {
     fn try_from(message: &FromTaskManager) -> Result<Self, Self::Error> {
         let message = match message {
             FromTaskManager::Register(registration) => Message::Register(registration.into()),
-            FromTaskManager::Heartbeat => Message::Heartbeat(v1::Heartbeat {}),
+            FromTaskManager::Heartbeat => Message::Heartbeat(v1::Heartbeat { at_ms: 0 }),
             FromTaskManager::Leaving { within } => Message::Leaving(v1::Leaving { within_ms: within.0 }),
             FromTaskManager::TaskRunning { run: of, subtask: task } => {
                 Message::TaskRunning(v1::TaskRunning { run: run(*of), subtask: subtask(*task) })
@@ -62,7 +62,7 @@ impl TryFrom<FromTaskManagerEnvelope> for FromTaskManager {
         let message = envelope.message.ok_or(ConversionError::UnknownKind("FromTaskManagerEnvelope.message"))?;
         Ok(match message {
             Message::Register(m) => Self::Register(m.into()),
-            Message::Heartbeat(v1::Heartbeat {}) => Self::Heartbeat,
+            Message::Heartbeat(v1::Heartbeat { .. }) => Self::Heartbeat,
             Message::Leaving(m) => Self::Leaving { within: TimeSpan(m.within_ms) },
             Message::TaskRunning(m) => {
                 let place = Place("TaskRunning");

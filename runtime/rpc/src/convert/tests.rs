@@ -118,7 +118,7 @@ fn to_task_manager() -> impl Strategy<Value = ToTaskManager> {
     prop_oneof![
         any::<u64>().prop_map(|ms| ToTaskManager::Registered { heartbeat_timeout: TimeSpan(ms) }),
         failure().prop_map(ToTaskManager::Refused),
-        Just(ToTaskManager::Heartbeat),
+        any::<u64>().prop_map(|ms| ToTaskManager::Heartbeat { at: Timestamp(ms) }),
         deployment().prop_map(|deployment| ToTaskManager::Deploy(Box::new(deployment))),
         run().prop_map(|run| ToTaskManager::CancelTasks { run }),
         (run(), barrier).prop_map(|(run, barrier)| ToTaskManager::TriggerCheckpoint { run, barrier }),

@@ -4,7 +4,7 @@ use super::{ConversionError, Place, read_json, run, write_json};
 use crate::v1::to_task_manager_envelope::Message;
 use crate::v1::{self, ToTaskManagerEnvelope};
 use sluice_protocol::message::ToTaskManager;
-use sluice_protocol::{CheckpointId, TimeSpan};
+use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 
 impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
     type Error = ConversionError;
@@ -17,7 +17,7 @@ impl TryFrom<&ToTaskManager> for ToTaskManagerEnvelope {
             ToTaskManager::Refused(failure) => {
                 Message::Refused(v1::Refused { failure: write_json(failure, "Refused.failure", "a failure")? })
             }
-            ToTaskManager::Heartbeat => Message::Heartbeat(v1::Heartbeat {}),
+            ToTaskManager::Heartbeat { at } => Message::Heartbeat(v1::Heartbeat { at_ms: at.0 }),
             ToTaskManager::Deploy(deployment) => {
                 Message::Deploy(v1::Deploy { deployment: write_json(deployment, "Deploy.deployment", "a deployment")? })
             }
@@ -56,7 +56,7 @@ impl TryFrom<ToTaskManagerEnvelope> for ToTaskManager {
         Ok(match message {
             Message::Registered(m) => Self::Registered { heartbeat_timeout: TimeSpan(m.heartbeat_timeout_ms) },
             Message::Refused(m) => Self::Refused(read_json(&m.failure, "Refused.failure", "a failure")?),
-            Message::Heartbeat(v1::Heartbeat {}) => Self::Heartbeat,
+            Message::Heartbeat(m) => Self::Heartbeat { at: Timestamp(m.at_ms) },
             Message::Deploy(m) => Self::Deploy(read_json(&m.deployment, "Deploy.deployment", "a deployment")?),
             Message::CancelTasks(m) => Self::CancelTasks { run: Place("CancelTasks").run(m.run)? },
             Message::TriggerCheckpoint(m) => Self::TriggerCheckpoint {

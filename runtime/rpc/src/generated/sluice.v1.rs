@@ -550,7 +550,11 @@ pub struct Subtask {
 }
 /// I am here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Heartbeat {}
+pub struct Heartbeat {
+    /// By the JobManager's clock; a TaskManager leaves it away.
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+}
 /// I was told to leave: no more tasks, and those I have are to move after a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leaving {

@@ -302,6 +302,7 @@ impl Job {
                     options: TaskOptions { batch_rows: self.batch_rows, ..TaskOptions::default() },
                     state_backend: StateBackend::Hash,
                     clock: Arc::new(|| Timestamp(0)),
+                    job_clock: Arc::new(|| Timestamp(0)),
                     alignment: aligned(program).map(|one| {
                         AlignmentMember::new(Arc::clone(&self.alignment[index.0 as usize % 2]), subtask, one)
                     }),

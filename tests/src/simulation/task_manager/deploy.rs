@@ -203,6 +203,7 @@ impl TaskManager {
                 options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20), ..TaskOptions::default() },
                 state_backend: StateBackend::Hash,
                 clock: Clock::clone(&self.setup.clock),
+                job_clock: Clock::clone(&self.setup.clock),
                 alignment: None,
             };
             active.tasks.push(Task::new(description, Arc::new(|| {})));

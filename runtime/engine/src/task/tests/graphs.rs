@@ -236,6 +236,7 @@ impl Graph {
                 options: TaskOptions { batch_rows: 100, buffer_timeout: TimeSpan(50), ..TaskOptions::default() },
                 state_backend: crate::state::StateBackend::default(),
                 clock: Arc::new(|| Timestamp(0)),
+                job_clock: Arc::new(|| Timestamp(0)),
                 alignment: None,
             };
             Task::new(description, Arc::new(|| {}))

@@ -189,6 +189,7 @@ impl Example {
                 options: TaskOptions { buffer_timeout: TimeSpan(0), ..TaskOptions::default() },
                 state_backend: crate::state::StateBackend::default(),
                 clock: Arc::new(|| Timestamp(0)),
+                job_clock: Arc::new(|| Timestamp(0)),
                 alignment: None,
             };
             Task::new(description, Arc::new(|| {}))

@@ -178,6 +178,29 @@ async fn another_job_manager_finds_no_tasks_and_may_deploy_the_same_run() {
     played.wait_running(run(1)).await;
 }
 
+/// Whose clock shows 1970.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s4_sinks_are_given_the_job_managers_time() {
+    let played = play(LONG).await;
+    played.say(ToTaskManager::Heartbeat { at: Timestamp(5_000) }).await;
+    let Played { to_worker, outcome, subtasks, .. } = played;
+    drop(to_worker);
+    let (_, worker) = outcome.await.unwrap();
+    let own = TaskManagerId::from("tm");
+    let tasks = subtasks.iter().map(|subtask| TaskDeployment { subtask: *subtask, restore: None }).collect();
+    let placement = subtasks.iter().map(|subtask| Placement {
+        subtask: *subtask,
+        task_manager: own.clone(),
+        data_address: String::new(),
+    });
+    let deployment = Deployment { run: run(1), tasks, placement: placement.collect(), state_directory: None };
+    let plan = deploy::plan(&worker.equipment, (&own, &worker.job_clock), &deployment).unwrap();
+    for task in plan.tasks {
+        assert!((5_000..60_000).contains(&(task.job_clock)().0), "{:?}", (task.job_clock)());
+        assert!((task.clock)() > Timestamp(1_700_000_000_000));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_ready_while_it_is_registered_or_looks_for_a_short_time() {
     let worker = worker(&Collected::default());

@@ -397,7 +397,7 @@ impl Bench {
                 self.carried.values_mut().for_each(|carried| carried.retain(|one| one.checkpoint > checkpoint));
                 vec![]
             }
-            ToTaskManager::Heartbeat if !self.is_silent => vec![FromTaskManager::Heartbeat],
+            ToTaskManager::Heartbeat { .. } if !self.is_silent => vec![FromTaskManager::Heartbeat],
             ToTaskManager::CancelTasks { run } if self.obeys_cancel => vec![FromTaskManager::TasksEnded { run }],
             ToTaskManager::Deploy(deployment) => {
                 let run = deployment.run;
@@ -445,7 +445,8 @@ impl Bench {
 
     pub(super) fn last_sent(&self, session: u64) -> ToTaskManager {
         let mine = self.sent.iter().rev().filter(|(to, _)| *to == SessionId(session));
-        let mut said = mine.map(|(_, message)| message).filter(|message| !matches!(message, ToTaskManager::Heartbeat));
+        let mut said =
+            mine.map(|(_, message)| message).filter(|message| !matches!(message, ToTaskManager::Heartbeat { .. }));
         said.next().unwrap().clone()
     }
 

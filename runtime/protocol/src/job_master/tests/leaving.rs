@@ -30,7 +30,7 @@ fn its_tasks_move_after_a_checkpoint_as_soon_as_there_is_room_and_nothing_is_cou
     bench.register(2);
     bench.pass(100);
     assert_eq!(outcome(&bench), (JobState::Running, 2, 0, Some(CheckpointId(1))));
-    assert!(matches!(bench.last_sent(1), ToTaskManager::CancelTasks { .. } | ToTaskManager::Heartbeat));
+    assert!(matches!(bench.last_sent(1), ToTaskManager::CancelTasks { .. } | ToTaskManager::Heartbeat { .. }));
     let run = bench.deployments.values().map(|deployment| deployment.run).max().unwrap();
     assert_eq!(bench.deployments[&crate::job_master::SessionId(2)].run, run, "they run on the other");
 }
