@@ -286,6 +286,10 @@ reasons! {
     StagedOutputUnknown,
     /// What lost attempts have staged cannot be removed.
     TransactionsLeftOpen,
+    /// What is staged may be gone before a slow checkpoint is complete.
+    TransactionTimeoutShort,
+    /// How long what is staged lives is not known.
+    TransactionTimeoutUnknown,
     /// Staged output without the ledger that tells what of it was committed.
     HandlesWithoutLedger,
     /// A sink commits with checkpoints, and the job takes none.

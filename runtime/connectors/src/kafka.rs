@@ -49,7 +49,7 @@ use sluice_engine::sink::{
 };
 use sluice_engine::source::{ProducedKinds, Source, SourceFactory};
 use sluice_engine::table::{TableDescriptor, TableError};
-use sluice_protocol::{SubtaskIndex, TimeSpan};
+use sluice_protocol::SubtaskIndex;
 use std::sync::Arc;
 
 /// Makes readers of topics.
@@ -128,11 +128,6 @@ impl SinkFactory for KafkaSinkFactory {
 
     fn guarantee(&self) -> DeliveryGuarantee {
         self.options.guarantee
-    }
-
-    fn keeps_for(&self) -> Option<TimeSpan> {
-        let timeout = self.options.transaction_timeout?;
-        Some(TimeSpan::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)))
     }
 
     fn committer(&self, context: CommitterContext) -> Result<Option<Box<dyn Committer>>, TaskError> {

@@ -14,8 +14,8 @@ pub use two_phase::{PreCommit, Staged, TransactionId, Transactional, TwoPhaseCom
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{Clock, OperatorContext, TaskIdentity, Waker};
+use sluice_protocol::CheckpointId;
 use sluice_protocol::state::Committable;
-use sluice_protocol::{CheckpointId, TimeSpan};
 
 /// What a sink is opened with.
 #[derive(Clone)]
@@ -122,11 +122,6 @@ pub trait SinkFactory: Send + Sync {
     /// What it guarantees. One that says exactly once has a [`Committer`].
     fn guarantee(&self) -> DeliveryGuarantee {
         DeliveryGuarantee::AtLeastOnce
-    }
-
-    /// How long what its writers stage is kept by its target, where the options say so (S4).
-    fn keeps_for(&self) -> Option<TimeSpan> {
-        None
     }
 
     /// Bytes of rows that one writer holds back at most before they are out.

@@ -4,10 +4,9 @@ use sluice_crds::{ManifestError, StreamJob, parse_manifest, validate};
 use sluice_engine::program::Program;
 use sluice_engine::sink::DeliveryGuarantee;
 use sluice_engine::table::ConnectorCatalog;
-use sluice_protocol::commit::COMMIT_ALLOWANCE;
+use sluice_protocol::JobId;
 use sluice_protocol::failure::Failure;
 use sluice_protocol::options::{CheckpointingMode, JobOptions, RestoreSpec};
-use sluice_protocol::{JobId, OperatorUid, TimeSpan};
 use sluice_sql::PlanOptions;
 use std::path::Path;
 
@@ -63,9 +62,6 @@ pub fn build_job(manifest: &StreamJob, job: &JobId) -> Result<JobDescription, Fa
     let (sql, options, catalog) = checked(manifest)?;
     let program = sluice_sql::plan(sql, &plan_options(&options), &catalog).map_err(|error| error.to_failure())?;
     check_guarantees(&program, &options)?;
-    for warning in expiring(&program, &options) {
-        tracing::warn!("{warning}");
-    }
     Ok(JobDescription { job: job.clone(), program, options, restore: manifest.spec.restore.clone() })
 }
 
@@ -100,23 +96,6 @@ fn checked(manifest: &StreamJob) -> Result<(&str, JobOptions, impl ConnectorCata
     let storage = options.checkpointing.as_ref().and_then(|settings| settings.storage_options.clone());
     let catalog = sluice_connectors::catalog_with(storage, crate::secrets::secrets_of_process());
     Ok((sql, options, catalog))
-}
-
-/// Sinks whose target may give up what they have staged before a checkpoint that takes its time is complete and committed (S4).
-fn expiring(program: &Program, options: &JobOptions) -> Vec<String> {
-    let Some(settings) = &options.checkpointing else { return Vec::new() };
-    let needed = TimeSpan(settings.interval.0 + settings.timeout.0 + COMMIT_ALLOWANCE.0);
-    let sinks = program.vertices.iter().filter_map(|vertex| vertex.sink.as_ref());
-    let short = sinks.filter_map(|(sink, factory)| Some((sink, factory.keeps_for().filter(|keeps| *keeps < needed)?)));
-    let warn = |(sink, keeps): (&OperatorUid, TimeSpan)| {
-        format!(
-            "sink '{sink}': its transactions time out after {keeps}, less than the interval of checkpoints ({}), their timeout ({}) \
-             and a commit ({COMMIT_ALLOWANCE}) together: a slow checkpoint would be refused and its output written again. Give \
-             transactions at least {needed} and as long as the job may be away",
-            settings.interval, settings.timeout
-        )
-    };
-    short.map(warn).collect()
 }
 
 /// A sink that commits with checkpoints needs checkpoints, a ledger that fences, and a cut that counts each row once

@@ -56,6 +56,32 @@ pub struct UnsettledOutput {
     pub more_sinks: u64,
 }
 
+/// How long what a sink stages lives, as its committer has found out (S4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkLife {
+    /// The sink.
+    pub sink: OperatorUid,
+    /// How long.
+    pub life: StagedLife,
+}
+
+/// How long a sink's target keeps what is staged and not committed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum StagedLife {
+    /// Until it is committed or aborted.
+    #[default]
+    Unlimited,
+    /// It is given up after this time.
+    Limited {
+        /// From its beginning.
+        span: TimeSpan,
+        /// What says so: an option and its place.
+        by: String,
+    },
+    /// The target does not tell, for this reason; what to do.
+    Unknown(String),
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0

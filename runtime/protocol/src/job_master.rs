@@ -288,6 +288,7 @@ impl JobMaster {
             Event::Command(command) => self.on_command(command),
             Event::Committed { id, outcomes } => self.on_committed(id, outcomes),
             Event::LeftoversAborted { id, failure } => self.on_leftovers_aborted(id, failure),
+            Event::Lives(lives) => self.on_lives(lives),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use super::cluster::Trouble;
 use super::options::SinkOptions;
+use super::slots::DEFAULT_TIMEOUT;
 use super::transactions::{Handle, Transactions, Verdict};
 use sluice_engine::sink::committer::commit_in_turn;
 use sluice_engine::sink::{Commit, CommitError, Committer, CommitterContext, TransactionId};
-use sluice_protocol::Run;
+use sluice_protocol::commit::StagedLife;
 use sluice_protocol::state::Committable;
+use sluice_protocol::{Run, TimeSpan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -138,5 +140,32 @@ impl Committer for KafkaCommitter {
             }
         }
         trouble.map_or(Ok(open.len() as u64), |trouble| Err(again(trouble)))
+    }
+
+    fn life(&mut self) -> Result<StagedLife, CommitError> {
+        let table = &self.options.table;
+        let limited = |span: Duration, by| StagedLife::Limited {
+            span: TimeSpan(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+            by,
+        };
+        if let Some(timeout) = self.options.transaction_timeout {
+            return Ok(limited(timeout, format!("the option 'properties.transaction.timeout.ms' of table '{table}'")));
+        }
+        let servers = self.options.properties.bootstrap_servers();
+        match self.transactions.largest_timeout() {
+            Ok(largest) => Ok(limited(
+                largest,
+                format!(
+                    "transaction.max.timeout.ms of the Kafka brokers at {servers}, since table '{table}' does not set \
+                     'properties.transaction.timeout.ms'"
+                ),
+            )),
+            Err(refused @ Trouble::Refused { .. }) => Ok(StagedLife::Unknown(format!(
+                "table '{table}': the Kafka brokers at {servers} do not tell how long a transaction may be open ({refused}); \
+                 {DEFAULT_TIMEOUT:?} is taken. Grant the principal DESCRIBE_CONFIGS on the cluster, or set \
+                 'properties.transaction.timeout.ms'"
+            ))),
+            Err(trouble) => Err(again(trouble)),
+        }
     }
 }

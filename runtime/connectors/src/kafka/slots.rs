@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The brokers' default for the largest timeout, where they do not tell theirs.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
+pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// How long the end of a transaction that is committed already may take at the producer.
 const RENEWAL: Duration = Duration::from_secs(10);
@@ -195,10 +195,9 @@ fn is_for_good(error: &KafkaError) -> bool {
 
 /// After how long brokers are to abort a transaction (S4): as the user says, else as long as they allow.
 fn timeout_of(options: &SinkOptions) -> Result<Duration, TaskError> {
-    let largest = Transactions::new(&options.properties).largest_timeout().unwrap_or_else(|trouble| {
-        tracing::debug!(%trouble, "the largest timeout of transactions is not known");
-        None
-    });
+    // The committer tells of it.
+    let largest = Transactions::new(&options.properties).largest_timeout();
+    let largest = largest.inspect_err(|trouble| tracing::debug!(%trouble, "taken for Kafka's default")).ok();
     match (options.transaction_timeout, largest) {
         (Some(wanted), Some(largest)) if wanted > largest => Err(TaskError::BadProgram(format!(
             "table '{}': the option 'properties.transaction.timeout.ms' is {}, but the Kafka brokers allow at most {} \

@@ -2,14 +2,16 @@
 
 use super::committer::handle_of;
 use super::offset_options::{Startup, Stop, read_bounded, read_startup};
+use super::options::read_append_sink;
 use super::properties::ClientProperties;
 use super::split::{SplitPosition, owner, parse_name};
 use crate::options::{Known, Options};
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Field, Schema};
 use sluice_engine::table::{TableDescriptor, TableError, TableOption};
 use sluice_protocol::state::{Committable, SplitState};
 use sluice_protocol::{CheckpointId, SubtaskIndex};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn table(options: &[(&str, &str)]) -> TableDescriptor {
     let option = |(key, value): &(&str, &str)| TableOption { key: (*key).to_owned(), value: (*value).to_owned() };
@@ -161,6 +163,29 @@ fn offsets_in_options() {
     assert!(bounded(&[("scan.bounded.mode", "group-offsets")], false).is_err());
     let time = [("scan.bounded.mode", "timestamp"), ("scan.bounded.timestamp-millis", "5")];
     assert_eq!(bounded(&time, false).unwrap(), Some(Stop::Timestamp(5)));
+}
+
+#[test]
+fn a_timeout_of_transactions_into_which_no_commit_fits_is_refused() {
+    let read = |millis: &str| {
+        let options = [
+            ("connector", "kafka"),
+            ("topic", "t"),
+            ("properties.bootstrap.servers", "broker:9092"),
+            ("format", "json"),
+            ("sink.delivery-guarantee", "exactly-once"),
+            ("properties.transaction.timeout.ms", millis),
+        ];
+        let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
+        let table = TableDescriptor { schema: Arc::new(schema), ..table(&options) };
+        read_append_sink(&table).map(|options| options.transaction_timeout)
+    };
+    assert_eq!(read("30000").unwrap(), Some(Duration::from_secs(30)));
+    for wrong in ["29999", "0", "-1", "soon"] {
+        let error = read(wrong).unwrap_err();
+        assert_eq!(error.option.as_deref(), Some("properties.transaction.timeout.ms"));
+        assert!(error.to_string().contains("at least 30000"), "{error}");
+    }
 }
 
 /// Golden: what checkpoints hold of a transaction, as 0.1 wrote it first and as it is written now.

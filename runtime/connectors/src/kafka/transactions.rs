@@ -31,6 +31,7 @@ const BROKER: i8 = 4;
 
 /// Kafka's numbers of errors.
 mod code {
+    pub(super) const UNKNOWN_SERVER: i16 = -1;
     pub(super) const NONE: i16 = 0;
     pub(super) const LOADING: i16 = 14;
     pub(super) const NOT_AVAILABLE: i16 = 15;
@@ -277,19 +278,24 @@ impl Transactions {
         }
     }
 
-    /// How long the brokers let a transaction be open at most; `None`: they do not tell the principal.
-    pub(super) fn largest_timeout(&mut self) -> Result<Option<Duration>, Trouble> {
-        let Some((number, address)) = self.cluster.brokers()?.into_iter().next() else { return Ok(None) };
+    /// How long the brokers let a transaction be open at most; refused where the principal may not know.
+    pub(super) fn largest_timeout(&mut self) -> Result<Duration, Trouble> {
+        const WHAT: &str = "tell transaction.max.timeout.ms";
+        let first = self.cluster.brokers()?.into_iter().next();
+        let (number, address) = first.ok_or_else(|| Trouble::of(WHAT, code::NOT_AVAILABLE))?;
         let broker = DescribeConfigsResource::default()
             .with_resource_type(BROKER)
             .with_resource_name(StrBytes::from_string(number.to_string()))
             .with_configuration_keys(Some(vec![text(LARGEST_TIMEOUT)]));
         let request = DescribeConfigsRequest::default().with_resources(vec![broker]);
         let answer = self.cluster.ask(&address, 4, &request)?;
+        if let Some(refused) = answer.results.iter().find(|result| result.error_code != code::NONE) {
+            return Err(Trouble::of(WHAT, refused.error_code));
+        }
         let mut configs = answer.results.iter().flat_map(|result| &result.configs);
         let found = configs.find(|config| config.name.as_str() == LARGEST_TIMEOUT);
         let millis = found.and_then(|config| config.value.as_ref()?.as_str().parse().ok());
-        Ok(millis.map(Duration::from_millis))
+        millis.map(Duration::from_millis).ok_or_else(|| Trouble::of(WHAT, code::UNKNOWN_SERVER))
     }
 
     /// The ids of all transactions of the cluster that are open, and which broker could not be asked.

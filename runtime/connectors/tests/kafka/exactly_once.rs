@@ -8,10 +8,11 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use sluice_connectors::SecretSource;
 use sluice_engine::batch::Batch;
 use sluice_engine::sink::conformance::{self, Subject};
-use sluice_engine::sink::{Commit, CommitError, CommitterContext, DeliveryGuarantee, SinkFactory};
+use sluice_engine::sink::{Commit, CommitError, Committer, CommitterContext, DeliveryGuarantee, SinkFactory};
 use sluice_engine::table::ConnectorCatalog as _;
+use sluice_protocol::commit::StagedLife;
 use sluice_protocol::state::Committable;
-use sluice_protocol::{CheckpointId, JobId, OperatorUid};
+use sluice_protocol::{CheckpointId, JobId, OperatorUid, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,10 +58,19 @@ impl Topic {
         open
     }
 
-    pub(crate) fn commit(&self, handle: &Committable) -> Result<Commit, CommitError> {
+    fn committer(&self) -> Box<dyn Committer> {
         let job = JobId { namespace: "default".into(), name: "conformance".into(), uid: "0c0ffee0-1".into() };
         let context = CommitterContext { job, sink: OperatorUid::from("out.sink") };
-        self.factory.committer(context).unwrap().unwrap().commit(handle)
+        self.factory.committer(context).unwrap().unwrap()
+    }
+
+    pub(crate) fn commit(&self, handle: &Committable) -> Result<Commit, CommitError> {
+        self.committer().commit(handle)
+    }
+
+    /// How long what it stages lives.
+    pub(crate) fn life(&self) -> Result<StagedLife, CommitError> {
+        self.committer().life()
     }
 }
 

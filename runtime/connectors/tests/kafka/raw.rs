@@ -53,15 +53,34 @@ pub(crate) fn open_transactions(address: &str) -> Vec<String> {
 /// Denies everybody to write with transactional ids that begin like this.
 pub(crate) fn deny_transactions(address: &str, prefix: &str) {
     // Kafka's numbers: a transactional id, by prefix; WRITE, DENY.
-    let denied = AclCreation::default()
-        .with_resource_type(5)
-        .with_resource_name(text(prefix))
-        .with_resource_pattern_type(4)
+    let denied = rule(4, 2).with_resource_type(5).with_resource_name(text(prefix)).with_resource_pattern_type(4);
+    add_rules(address, vec![denied]);
+}
+
+/// Kafka's number of the right to tell the cluster's options.
+pub(crate) const DESCRIBE_CONFIGS: i8 = 10;
+
+/// Gives everybody all rights on the cluster but one.
+pub(crate) fn deny_on_cluster(address: &str, right: i8) {
+    // All operations, ALLOW; DENY goes first.
+    add_rules(address, vec![on_cluster(2, 3), on_cluster(right, 2)]);
+}
+
+fn on_cluster(operation: i8, permission: i8) -> AclCreation {
+    let on = rule(operation, permission).with_resource_type(4).with_resource_name(text("kafka-cluster"));
+    on.with_resource_pattern_type(3)
+}
+
+fn rule(operation: i8, permission: i8) -> AclCreation {
+    AclCreation::default()
         .with_principal(text("User:ANONYMOUS"))
         .with_host(text("*"))
-        .with_operation(4)
-        .with_permission_type(2);
-    let answer = ask(address, 2, &CreateAclsRequest::default().with_creations(vec![denied]));
+        .with_operation(operation)
+        .with_permission_type(permission)
+}
+
+fn add_rules(address: &str, rules: Vec<AclCreation>) {
+    let answer = ask(address, 2, &CreateAclsRequest::default().with_creations(rules));
     assert!(answer.results.iter().all(|result| result.error_code == 0), "{answer:?}");
 }
 

@@ -10,7 +10,8 @@ use crate::task::Writer;
 use sluice_engine::error::TaskError;
 use sluice_engine::sink::conformance::{self, Subject as _};
 use sluice_engine::sink::{Commit, CommitError};
-use sluice_protocol::CheckpointId;
+use sluice_protocol::commit::StagedLife;
+use sluice_protocol::{CheckpointId, Timestamp};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,13 +25,14 @@ const RIGHTS: &str = "authorizer.class.name=org.apache.kafka.metadata.authorizer
 struct OwnBroker {
     directory: PathBuf,
     port: u16,
-    settings: Vec<(&'static str, &'static str)>,
+    settings: Vec<(String, String)>,
 }
 
 impl OwnBroker {
-    fn start(settings: &[(&'static str, &'static str)]) -> Self {
+    fn start(settings: &[(&str, &str)]) -> Self {
+        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let directory = std::env::temp_dir().join(unique("sluice-test-kafka"));
-        let broker = Self { directory, port: free_ports(), settings: settings.to_vec() };
+        let broker = Self { directory, port: free_ports(), settings };
         broker.script(&["start"]);
         raw::wait_for_transactions(&broker.address());
         broker
@@ -47,7 +49,7 @@ impl OwnBroker {
             .args(arguments)
             .env("SLUICE_KAFKA_DIR", &self.directory)
             .env("SLUICE_KAFKA_PORT", self.port.to_string())
-            .envs(self.settings.iter().copied())
+            .envs(self.settings.iter().cloned())
             .output()
             .expect("bash");
         let text = String::from_utf8_lossy(&output.stderr);
@@ -69,6 +71,50 @@ fn free_ports() -> u16 {
             return port;
         }
     }
+}
+
+/// The default, what is above it, and brokers that do not tell it.
+#[test]
+fn the_timeout_of_transactions_is_what_the_brokers_allow_and_more_is_refused() {
+    if bootstrap().is_none() {
+        return;
+    }
+    let extra = format!("{RIGHTS}\ntransaction.max.timeout.ms=120000");
+    let broker = OwnBroker::start(&[("SLUICE_KAFKA_EXTRA", &extra)]);
+    let with = |millis: &[(&str, &str)]| {
+        Topic::reached(&broker.address(), &broker.address(), millis, sluice_connectors::no_secrets())
+    };
+    let timeout = |millis| [("properties.transaction.timeout.ms", millis)];
+    let (unset, long, short) = (with(&[]), with(&timeout("120001")), with(&timeout("30000")));
+    let refused = Writer::of(&*long.factory).map(drop);
+    let Err(TaskError::BadProgram(message)) = &refused else { panic!("{refused:?}") };
+    assert!(["120001", "at most 120000"].iter().all(|number| message.contains(number)), "{message}");
+    for (topic, millis, by) in [
+        (&unset, 120_000, "transaction.max.timeout.ms of the Kafka brokers"),
+        (&short, 30_000, "the option 'properties.transaction.timeout.ms'"),
+    ] {
+        assert!(
+            matches!(topic.life(), Ok(StagedLife::Limited { span, by: said }) if span.0 == millis && said.starts_with(by))
+        );
+        let mut writer = Writer::of(&*topic.factory).unwrap();
+        writer.write(topic.rows(0..1));
+        writer.flush();
+        let handle = writer.sink.committables(CheckpointId(1)).unwrap().pop().unwrap();
+        // The writer was opened in 1970.
+        assert_eq!(handle.expires_at, Some(Timestamp(millis)));
+    }
+
+    raw::deny_on_cluster(&broker.address(), raw::DESCRIBE_CONFIGS);
+    let told = unset.life();
+    assert!(
+        matches!(&told, Ok(StagedLife::Unknown(why)) if why.contains("Grant the principal DESCRIBE_CONFIGS")),
+        "{told:?}"
+    );
+    assert!(matches!(short.life(), Ok(StagedLife::Limited { .. })), "nobody needs to be asked");
+    // Kafka's default is taken, which is more than these allow.
+    let refused = Writer::of(&*unset.factory).map(drop);
+    let Err(TaskError::BadProgram(message)) = &refused else { panic!("{refused:?}") };
+    assert!(message.contains("must not be above the brokers' transaction.max.timeout.ms"), "{message}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::error::TaskError;
 use crate::program::Program;
-use sluice_protocol::commit::{CommitHandle, CommitOutcome, Leftovers};
+use sluice_protocol::commit::{CommitHandle, CommitOutcome, Leftovers, SinkLife, StagedLife};
 use sluice_protocol::state::Committable;
 use sluice_protocol::{JobId, OperatorUid, Run};
 use std::collections::BTreeMap;
@@ -53,6 +53,14 @@ pub trait Committer: Send {
     /// # Errors
     /// When the counterpart does not answer: tried again later.
     fn abort(&mut self, older_than: Run, spared: &[Committable]) -> Result<u64, CommitError>;
+
+    /// How long the target keeps what is staged (S4): asked once, when the job starts.
+    ///
+    /// # Errors
+    /// When the counterpart does not answer: asked again later.
+    fn life(&mut self) -> Result<StagedLife, CommitError> {
+        Ok(StagedLife::Unlimited)
+    }
 }
 
 /// Commits one after the other, as [`Committer::commit_each`] promises.
@@ -158,6 +166,20 @@ pub fn abort_leftovers(program: &Program, leftovers: &Leftovers) -> Option<Strin
         }
     }
     failure
+}
+
+/// How long the targets of all transactional sinks keep what is staged.
+///
+/// # Errors
+/// When one of them does not answer.
+pub fn lives(program: &Program, job: &JobId) -> Result<Vec<SinkLife>, String> {
+    let sinks = program.graph.transactional_sinks().map(|sink| {
+        let life = committer_of(program, job, sink)
+            .and_then(|mut committer| committer.life().map_err(|error| error.to_string()));
+        let life = life.map_err(|message| format!("sink '{sink}': {message}"))?;
+        Ok(SinkLife { sink: sink.clone(), life })
+    });
+    sinks.collect()
 }
 
 fn committer_of(program: &Program, job: &JobId, uid: &OperatorUid) -> Result<Box<dyn Committer>, String> {

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 /// Inputs that may wait for the loop; senders wait beyond that.
 const QUEUE: usize = 1024;
@@ -33,6 +33,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// At most this often the status is published when nothing but the time TaskManagers were heard has changed.
 const HEARD_INTERVAL: TimeSpan = TimeSpan::from_secs(1);
+
+/// How long sinks whose targets did not answer are not asked again how long they keep what is staged.
+const LIVES_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the control loop begins with.
 pub(crate) struct DriverConfig {
@@ -315,6 +318,32 @@ impl Driver {
         });
     }
 
+    /// Asks the sinks' targets how long they keep what is staged, until all have answered (S4). A helper stages nothing.
+    fn ask_lives(&self, is_helper: bool) {
+        if is_helper || self.program.graph.transactional_sinks().next().is_none() {
+            return;
+        }
+        let (sender, ended) = (self.sender.clone(), self.ended.clone());
+        let (program, job) = (Arc::clone(&self.program), self.job.clone());
+        let lives = async move {
+            loop {
+                let (program, job) = (Arc::clone(&program), job.clone());
+                match tokio::task::spawn_blocking(move || committer::lives(&program, &job)).await {
+                    Ok(Ok(lives)) => return lives,
+                    Ok(Err(message)) => debug!("how long what is staged is kept is not known yet: {message}"),
+                    Err(panicked) => error!("how long what is staged is kept cannot be asked: {panicked}"),
+                }
+                tokio::time::sleep(LIVES_PAUSE).await;
+            }
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => {}
+                lives = lives => drop(sender.send(Input::Event(Event::Lives(lives))).await),
+            }
+        });
+    }
+
     fn publish(&mut self, now: Timestamp) {
         let Phase::Deciding(master) = &self.phase else { return };
         let status = master.status();
@@ -370,8 +399,10 @@ impl Driver {
         let mut config = (**config).clone();
         let waiting = std::mem::take(waiting);
         config.probed = probed;
+        let is_helper = config.directive.start.is_helper();
         let master = JobMaster::new(config, Box::new(edge::SystemRandom));
         self.phase = Phase::Deciding(Box::new(master));
+        self.ask_lives(is_helper);
         let first = self.decide(Event::Tick);
         first.or_else(|| waiting.into_iter().find_map(|event| self.decide(event)))
     }

@@ -7,6 +7,7 @@
 //! - a terminal entry, and the answer to a savepoint, wait for the confirmations, each until its deadline.
 
 mod ending;
+mod lives;
 mod loading;
 
 use ending::Closing;
@@ -15,7 +16,7 @@ pub(super) use loading::unsettled;
 
 use super::journal::EndKind;
 use super::{Action, JobMaster, Phase};
-use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
+use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers, SinkLife};
 use crate::failure::{Failure, Fault};
 use crate::ids::{Attempt, CheckpointId, Generation, JobId, Run, SubtaskId};
 use crate::ledger::append::backoff;
@@ -74,6 +75,7 @@ pub(super) struct Commits {
     settle_by: Option<Timestamp>,
     closing: Closing,
     terminal_queued: bool,
+    lives: Vec<SinkLife>,
 }
 
 /// A request that has no answer yet.

@@ -1,6 +1,6 @@
 //! What a JobMaster is fed, and what it answers with.
 
-use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers};
+use crate::commit::{CommitHandle, CommitId, CommitOutcome, Leftovers, SinkLife};
 use crate::failure::ExitRecord;
 use crate::ledger::SavepointKind;
 use crate::message::{FromTaskManager, ToTaskManager};
@@ -53,6 +53,8 @@ pub enum Event {
         /// Why not all of it could be aborted.
         failure: Option<String>,
     },
+    /// How long the targets of the program's sinks keep what is staged (S4), once all have answered.
+    Lives(Vec<SinkLife>),
 }
 
 /// What the controller or a person asks for.

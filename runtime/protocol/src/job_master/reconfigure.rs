@@ -24,6 +24,7 @@ impl JobMaster {
                 coordinator.reconfigure(obeyed.clone(), self.now);
             }
         }
+        self.note_lives();
         self.status.options_id = Some(id);
     }
 }

@@ -1,9 +1,10 @@
 //! Options that a running job takes over.
 
-use super::bench::{Bench, config};
+use super::bench::{Bench, config, with_sink};
 use super::failure;
+use crate::commit::{SinkLife, StagedLife};
 use crate::ids::CheckpointId;
-use crate::job_master::{Command, Reconfiguration};
+use crate::job_master::{Command, Event, Reconfiguration};
 use crate::options::{CheckpointingMode, NoRestart, RestartStrategySpec};
 use crate::status::JobState;
 use crate::time::TimeSpan;
@@ -60,4 +61,25 @@ fn a_strategy_that_is_none_is_told_and_changes_nothing() {
     assert!(bench.status().notices.iter().any(|notice| notice.reason == "InvalidRestartStrategy"));
     bench.fail_task(failure());
     assert_eq!(bench.state(), JobState::Restarting);
+}
+
+/// The brokers' own limit, for one: said with its numbers, by the options that are obeyed.
+#[test]
+fn s4_a_life_that_a_slow_checkpoint_outlasts_is_a_notice_until_the_options_fit() {
+    let told = |bench: &Bench| -> Vec<String> {
+        bench.status().notices.iter().map(|notice| format!("{}: {}", notice.reason, notice.message)).collect()
+    };
+    let mut bench = Bench::running(with_sink(1));
+    let minute = StagedLife::Limited { span: TimeSpan::from_secs(60), by: "as the brokers say".to_owned() };
+    let silent = StagedLife::Unknown("grant a right".to_owned());
+    let lives = [("out", minute), ("other", silent), ("file", StagedLife::Unlimited)];
+    let lives = lives.map(|(sink, life)| SinkLife { sink: sink.into(), life });
+    bench.event(Event::Lives(lives.into()));
+    let [short, unknown] = &told(&bench)[..] else { panic!("{:?}", told(&bench)) };
+    assert!(short.starts_with("TransactionTimeoutShort: sink 'out': its transactions time out after 1m"), "{short}");
+    assert_eq!(unknown, "TransactionTimeoutUnknown: sink 'other': grant a right");
+    let mut options = wanted("short");
+    options.checkpointing.as_mut().unwrap().timeout = TimeSpan::from_secs(30);
+    bench.command(Command::Reconfigure(Box::new(options)));
+    assert_eq!(told(&bench), [unknown.clone()]);
 }
