@@ -153,7 +153,13 @@ impl Writing {
 
     /// Hands on what waits and fails when a message was given up.
     pub(super) fn advance(&mut self, options: &SinkOptions) -> Result<(), TaskError> {
-        self.push_on(options)?;
+        // Why the first message was given up says more than what its producer, which that may have ended, says of the next.
+        let pushed = self.push_on(options);
+        self.check_deliveries(options)?;
+        pushed
+    }
+
+    fn check_deliveries(&self, options: &SinkOptions) -> Result<(), TaskError> {
         let Some(failure) = self.deliveries.failure() else { return Ok(()) };
         Err(TaskError::External(format!(
             "table '{}': rows could not be written to topic '{}': {failure}. The job restarts from its last checkpoint \

@@ -5,7 +5,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use std::pin::pin;
@@ -171,6 +171,11 @@ pub(crate) fn committed(bootstrap: &str, group: &str, topic: &str, partition: i3
     }
 }
 
+fn record_of(message: &BorrowedMessage<'_>) -> Record {
+    let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
+    (message.partition(), text(message.key()), text(message.payload()))
+}
+
 /// Everything that a topic holds now, partition by partition.
 pub(crate) fn read_all(bootstrap: &str, topic: &str) -> Vec<Record> {
     let consumer: BaseConsumer =
@@ -188,8 +193,7 @@ pub(crate) fn read_all(bootstrap: &str, topic: &str) -> Vec<Record> {
             assert!(Instant::now() < deadline, "{high} records expected");
             let Some(message) = consumer.poll(Duration::from_millis(200)) else { continue };
             let message = message.unwrap();
-            let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
-            records.push((message.partition(), text(message.key()), text(message.payload())));
+            records.push(record_of(&message));
             next = message.offset() + 1;
         }
     }
@@ -198,6 +202,11 @@ pub(crate) fn read_all(bootstrap: &str, topic: &str) -> Vec<Record> {
 
 /// The values of all records that a reader with read_committed sees now.
 pub(crate) fn read_committed(bootstrap: &str, topic: &str) -> Vec<String> {
+    committed_records(bootstrap, topic).into_iter().filter_map(|(.., value)| value).collect()
+}
+
+/// All records that such a reader sees.
+pub(crate) fn committed_records(bootstrap: &str, topic: &str) -> Vec<Record> {
     let consumer: BaseConsumer = config(bootstrap)
         .set("group.id", "sluice-test-reader")
         .set("enable.auto.commit", "false")
@@ -213,15 +222,15 @@ pub(crate) fn read_committed(bootstrap: &str, topic: &str) -> Vec<String> {
     }
     consumer.assign(&assignment).unwrap();
     let mut left = assignment.count();
-    let mut values = Vec::new();
+    let mut records = Vec::new();
     let deadline = Instant::now() + TIMEOUT;
     while left > 0 {
         assert!(Instant::now() < deadline, "the end of {left} partitions of {topic} does not come");
         match consumer.poll(Duration::from_millis(200)) {
             None => {}
             Some(Err(KafkaError::PartitionEOF(_))) => left -= 1,
-            Some(message) => values.extend(message.unwrap().payload().map(|v| String::from_utf8(v.to_vec()).unwrap())),
+            Some(message) => records.push(record_of(&message.unwrap())),
         }
     }
-    values
+    records
 }
