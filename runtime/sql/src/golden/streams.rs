@@ -2,7 +2,7 @@
 //!
 //! Where the disorder of the rows stays within what the watermark bears, over any number of splits, the results are those of
 //! [`reference`], which looks at all rows at once. Where it does not, and all rows come from one split, they are those of
-//! [`Model`], which takes row by row in their order and has one watermark.
+//! [`Model`] and [`sessions`], which take row by row in their order and have one watermark.
 
 use super::memory::{Connectors, SinkContent};
 use super::views::{self, View};
@@ -62,13 +62,12 @@ fn window(random: &mut fastrand::Rng) -> (String, WindowKind) {
     (format!("{name}(TABLE page_views, DESCRIPTOR(at), {lengths}, {offset})"), kind)
 }
 
-fn session(random: &mut fastrand::Rng) -> String {
-    let gap = seconds(random.i64(100..5000));
-    format!("SESSION(TABLE page_views PARTITION BY app_id, DESCRIPTOR(at), {gap})")
+fn session(gap: i64) -> String {
+    format!("SESSION(TABLE page_views PARTITION BY app_id, DESCRIPTOR(at), {})", seconds(gap))
 }
 
 /// Runs the statement to its end, killed and restored at random moments; `is_row_wise`: without other subtasks, which may say
-/// late that they have no splits, and from aligned checkpoints only.
+/// late that they have no splits.
 fn run(sql: String, connectors: &Connectors, random: &mut fastrand::Rng, is_row_wise: bool) -> SinkContent {
     let case = Case { name: sql.clone(), sql, rows: 0 };
     let total = connectors.rows();
@@ -79,7 +78,7 @@ fn run(sql: String, connectors: &Connectors, random: &mut fastrand::Rng, is_row_
     let (mut running, mut left) = (next(random), total);
     for _ in 0..random.usize(0..4) {
         let modes = [Alignment::Aligned, unaligned(0), unaligned(30)];
-        let alignment = modes[if is_row_wise { 0 } else { random.usize(..3) }];
+        let alignment = modes[random.usize(..3)];
         let before = connectors.rows_read();
         let to = before + random.usize(0..=left / 3);
         running.run_until(|| connectors.rows_read() >= to);
@@ -106,7 +105,7 @@ fn within_the_bound_of_the_watermark_results_are_those_of_all_rows() {
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(seed);
         let views = stream(&mut random, 400);
-        let windows = if seed % 4 == 0 { session(&mut random) } else { window(&mut random).0 };
+        let windows = if seed % 4 == 0 { session(random.i64(100..5000)) } else { window(&mut random).0 };
         let sql = statement(&windows, DISORDER, "");
         let connectors = Connectors::new(&views).with_poll_rows(random.usize(1..60));
         let found = run(sql.clone(), &connectors, &mut random, false);
@@ -148,13 +147,56 @@ impl Model {
             }
             watermark = watermark.max(at - self.delay);
         }
-        let text = |((app, start, end), (count, total)): (Group<'_>, Counted)| {
-            let null = || "NULL".to_owned();
-            let (app, total) = (app.cloned().unwrap_or_else(null), total.map_or_else(null, |total| total.to_string()));
-            (format!("{app}, {}, {}, {count}, {total}", time(start), time(end)), 1)
-        };
-        (groups.into_iter().map(text).collect(), late)
+        (groups.into_iter().map(|(group, counted)| line(group, counted)).collect(), late)
     }
+}
+
+/// Sessions of rows in their order, as [`Model`] has windows: the results, and the rows that were too late.
+fn sessions(views: &[View], gap: i64, delay: i64) -> (SinkContent, usize) {
+    type Session = (i64, i64, Counted);
+    let (mut watermark, mut late) = (i64::MIN, 0);
+    let mut open: BTreeMap<Option<&String>, Vec<Session>> = BTreeMap::new();
+    let mut over = SinkContent::new();
+    for view in views {
+        let Some(at) = view.at else {
+            late += 1;
+            continue;
+        };
+        for (app, sessions) in &mut open {
+            let fired = sessions.extract_if(.., |(_, end, _)| *end - 1 <= watermark);
+            over.extend(fired.map(|(start, end, counted)| line((*app, start, end), counted)));
+        }
+        let sessions = open.entry(view.app_id.as_ref()).or_default();
+        let mut own = (at, at + gap, (1, view.ms.map(i64::from)));
+        let met: Vec<Session> = sessions.extract_if(.., |(start, end, _)| *start <= own.1 && own.0 <= *end).collect();
+        if met.is_empty() && own.1 - 1 <= watermark {
+            late += 1;
+        } else {
+            for (start, end, (count, total)) in met {
+                let sum = own.2.1.into_iter().chain(total).reduce(|one, other| one + other);
+                own = (own.0.min(start), own.1.max(end), (own.2.0 + count, sum));
+            }
+            sessions.push(own);
+        }
+        watermark = watermark.max(at - delay);
+    }
+    for (app, sessions) in open {
+        over.extend(sessions.into_iter().map(|(start, end, counted)| line((app, start, end), counted)));
+    }
+    (over, late)
+}
+
+/// Whether two rows of an app are just so far apart: whether they are one session hangs on when the first one's fires.
+fn has_just(views: &[View], gap: i64) -> bool {
+    let times: std::collections::BTreeSet<_> = views.iter().filter_map(|view| Some((&view.app_id, view.at?))).collect();
+    times.iter().any(|(app, at)| times.contains(&(app, at + gap)))
+}
+
+/// A row of the sink, once.
+fn line((app, start, end): Group<'_>, (count, total): Counted) -> (String, i64) {
+    let null = || "NULL".to_owned();
+    let (app, total) = (app.cloned().unwrap_or_else(null), total.map_or_else(null, |total| total.to_string()));
+    (format!("{app}, {}, {}, {count}, {total}", time(start), time(end)), 1)
 }
 
 /// As a sink is given it.
@@ -182,6 +224,24 @@ fn beyond_the_bound_late_rows_of_one_split_are_the_same_in_each_run() {
         assert_eq!(differences(&found, &expected), BTreeMap::new(), "seed {seed}: {sql}");
     }
     assert!(dropped > 1000, "only {dropped} rows were ever late");
+}
+
+#[test]
+fn beyond_the_bound_sessions_of_one_split_are_the_same_in_each_run() {
+    let mut dropped = 0;
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(3000 + seed);
+        let views = stream(&mut random, 400);
+        let gap = std::iter::repeat_with(|| random.i64(50..1500)).find(|gap| !has_just(&views, *gap)).expect("some");
+        let delay = random.u64(0..DISORDER / 2);
+        let sql = statement(&session(gap), delay, "");
+        let connectors = Connectors::in_one_split(&views, random.usize(1..60));
+        let found = run(sql.clone(), &connectors, &mut random, true);
+        let (expected, late) = sessions(&views, gap, delay as i64);
+        dropped += late;
+        assert_eq!(differences(&found, &expected), BTreeMap::new(), "seed {seed}: {sql}");
+    }
+    assert!(dropped > 500, "only {dropped} rows were ever late");
 }
 
 /// Each row counts once: in its window or among the late rows, whatever is killed.
