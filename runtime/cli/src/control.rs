@@ -2,8 +2,8 @@
 //!
 //! They talk to the control endpoint of a JobManager, which is named by its address or found by its job on a cluster
 //! ([`endpoint`]), and wait for the answer in its status, which outlives the connection and the JobManager: an
-//! interrupted wait is taken up again by the same request id. Savepoints and checkpoints have a deadline; `cancel` and
-//! `stop --without-savepoint` wait until the job has ended.
+//! interrupted wait is taken up again by the same request id. Savepoints and checkpoints have a deadline; past that of
+//! `cancel` and `stop --without-savepoint` only the wait is over: the job goes on ending.
 
 pub(crate) mod endpoint;
 
@@ -64,7 +64,7 @@ pub(crate) struct RequestArguments {
     /// Names the request: asked again under this id, it is not carried out twice, and its answer is shown
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
-    /// How long it may take; past that the job runs on without it
+    /// How long it may take; past that the job runs on without it (without a savepoint: it goes on ending)
     #[arg(long, value_name = "SPAN", default_value = "10m")]
     timeout: TimeSpan,
 }
@@ -120,11 +120,14 @@ pub(crate) struct StopArguments {
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  sluice cancel\n  sluice cancel -n streams pageviews\n  sluice cancel --jobmanager localhost:41233"
+    after_help = "Examples:\n  sluice cancel\n  sluice cancel -n streams pageviews --timeout 5m\n  sluice cancel --jobmanager localhost:41233"
 )]
 pub(crate) struct CancelArguments {
     #[command(flatten)]
     job: JobArguments,
+    /// How long to wait for the end; past that the job goes on ending by itself
+    #[arg(long, value_name = "SPAN", default_value = "2m")]
+    timeout: TimeSpan,
 }
 
 /// Arguments of `log-level`.
@@ -162,7 +165,7 @@ pub(crate) async fn savepoint(arguments: SavepointArguments) -> Result<u8, Comma
 /// Stops a job.
 pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
     if arguments.without_savepoint {
-        return end(&arguments.request.job, &Command::Stop).await;
+        return end(&arguments.request.job, &Command::Stop, arguments.request.timeout).await;
     }
     let kind = if arguments.drain { SavepointKind::Drain } else { SavepointKind::Stop };
     let path = take_savepoint(arguments.request, kind, arguments.savepoint_to).await?;
@@ -173,7 +176,7 @@ pub(crate) async fn stop(arguments: StopArguments) -> Result<u8, CommandError> {
 
 /// Cancels a job.
 pub(crate) async fn cancel(arguments: CancelArguments) -> Result<u8, CommandError> {
-    end(&arguments.job, &Command::Cancel).await
+    end(&arguments.job, &Command::Cancel, arguments.timeout).await
 }
 
 /// Changes what the JobManager and all its TaskManagers log.
@@ -224,7 +227,7 @@ impl Asked {
     async fn new(job: &JobArguments, id: String, timeout: TimeSpan) -> Result<Self, CommandError> {
         let deadline = Instant::now() + timeout.as_duration() + GRACE;
         let reached = timeout_at(deadline, job.reach()).await;
-        let late = |_| CommandError::Usage(format!("the JobManager was not found within {timeout}; nothing was asked"));
+        let late = |_| CommandError::Late(format!("the JobManager was not found within {timeout}; nothing was asked"));
         Ok(Self { reached: reached.map_err(late)??, id, deadline, job: None })
     }
 
@@ -288,25 +291,52 @@ const fn is_between_job_managers(error: &CommandError) -> bool {
     }
 }
 
-/// Ends a job and waits until it has, however long its last commits take: only finding the JobManager and handing the command
-/// over have deadlines. Interrupted, it has been handed over.
-async fn end(job: &JobArguments, command: &Command) -> Result<u8, CommandError> {
-    let reached = job.reach().await?;
-    let (client, job, generation) = reached.connect().await?;
-    let explained = |error| reached.explained(error);
-    let mut statuses = client.watch(&job, generation).await.map_err(explained)?;
-    client.execute(generation, &new_id(), command).await.map_err(explained)?;
-    let mut last = JobState::Stopping;
-    while let Some(status) = statuses.next().await {
-        match status {
-            Ok(status) => last = status.state,
-            Err(_) if last.is_terminal() => break,
-            Err(error) => return Err(explained(error)),
+/// Ends a job and waits until it has.
+async fn end(job: &JobArguments, command: &Command, timeout: TimeSpan) -> Result<u8, CommandError> {
+    let deadline = Instant::now() + timeout.as_duration();
+    let found = timeout_at(deadline, async {
+        let reached = job.reach().await?;
+        let connection = reached.connect().await?;
+        Ok::<_, CommandError>((reached, connection))
+    });
+    let late = |_| CommandError::Late(format!("the JobManager was not found within {timeout}; nothing was asked"));
+    let (reached, (client, job, generation)) = found.await.map_err(late)??;
+    let mut last = JobState::Running;
+    let ended = timeout_at(deadline, async {
+        let explained = |error| reached.explained(error);
+        let mut statuses = client.watch(&job, generation).await.map_err(explained)?;
+        client.execute(generation, &new_id(), command).await.map_err(explained)?;
+        last = JobState::Stopping;
+        while let Some(status) = statuses.next().await {
+            match status {
+                Ok(status) => last = status.state,
+                Err(_) if last.is_terminal() => break,
+                Err(error) => return Err(explained(error)),
+            }
+            if last.is_terminal() {
+                break;
+            }
         }
-        if last.is_terminal() {
-            break;
-        }
+        Ok::<(), CommandError>(())
+    });
+    match ended.await {
+        Ok(ended) => ended?,
+        Err(_) => return Err(not_ended(&job, last, timeout)),
     }
     output::complain(&format!("job {job} is {}", format!("{last:?}").to_lowercase()));
     Ok(u8::from(!last.is_terminal()))
+}
+
+/// A job that was told to end and has not yet.
+fn not_ended(job: &JobId, last: JobState, timeout: TimeSpan) -> CommandError {
+    let told = match last {
+        JobState::Running => "may have been told to end",
+        _ => "was told to end, and goes on ending",
+    };
+    CommandError::Late(format!(
+        "job {job} is not at its end after {timeout}: it is {} (a job waits for its last checkpoint and for the commits of its \
+         sinks). It {told}: see its status on port 8081 for what it waits for, or wait longer with --timeout; `sluice cancel` \
+         takes no last checkpoint",
+        format!("{last:?}").to_lowercase()
+    ))
 }

@@ -27,6 +27,9 @@ pub(crate) enum CommandError {
     /// Arguments that contradict each other, or name something that is not there.
     #[error("{0}")]
     Usage(String),
+    /// What was waited for has not come.
+    #[error("{0}")]
+    Late(String),
     /// State that cannot be shown.
     #[error("{place} cannot be read as state: {detail}; the object may be damaged, choose another checkpoint")]
     State {
@@ -64,7 +67,9 @@ impl CommandError {
                 StoreFailureKind::Unreachable => ExitKind::Failed,
                 _ => ExitKind::UserError,
             },
-            Self::Control(ControlError::Unreachable { .. } | ControlError::Certificate { .. }) => ExitKind::Failed,
+            Self::Control(ControlError::Unreachable { .. } | ControlError::Certificate { .. }) | Self::Late(_) => {
+                ExitKind::Failed
+            }
             Self::Control(_)
             | Self::Metadata(_)
             | Self::Ledger(_)
