@@ -69,6 +69,13 @@ impl Batch {
         self.rows.num_rows() == 0
     }
 
+    /// Some of its rows, one after the other.
+    #[must_use]
+    pub fn slice(&self, start: usize, rows: usize) -> Self {
+        let kinds = self.kinds.as_ref().map(|kinds| kinds.slice(start, rows));
+        Self { rows: self.rows.slice(start, rows), kinds }
+    }
+
     /// Bytes in memory, for credits.
     #[must_use]
     pub fn bytes(&self) -> usize {

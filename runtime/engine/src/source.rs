@@ -85,6 +85,13 @@ pub trait Source: Send {
         None
     }
 
+    /// Nothing of these splits is to be read until the next call, and all others are; called when that changes. What was fetched
+    /// of them already is kept. `false`: it cannot hold splits back by themselves, and goes on as before.
+    fn hold_splits(&mut self, held: &[&str]) -> bool {
+        let _ = held;
+        false
+    }
+
     /// The state of every split of this subtask: all rows handed out so far are before it, none after.
     ///
     /// # Errors

@@ -60,6 +60,8 @@ struct Split {
     /// The end of the partition, as asked for before the record or the end that is read next came.
     latest: i64,
     finished: bool,
+    /// Nothing is taken of it: its queue fills, then librdkafka fetches no more of it.
+    held: bool,
     name: String,
     /// What was told of it for its watermark: that it is read, that it is read to its end.
     told: (bool, bool),
@@ -125,7 +127,7 @@ impl Reading {
                     .map_err(|error| internal(error.to_string()))?;
             }
             let name = position.name();
-            self.splits.push(Split { position, queue, latest, finished, name, told: (false, false) });
+            self.splits.push(Split { position, queue, latest, finished, held: false, name, told: (false, false) });
         }
         if assignment.count() > 0 {
             self.consumer.incremental_assign(&assignment).map_err(|error| internal(error.to_string()))?;
@@ -173,7 +175,7 @@ impl Split {
         max: usize,
     ) -> Result<usize, TaskError> {
         let mut taken = 0;
-        while taken < max && !self.finished {
+        while taken < max && !self.finished && !self.held {
             match self.queue.poll(Duration::ZERO) {
                 None => break,
                 Some(Ok(message)) => {
@@ -345,6 +347,13 @@ impl Source for KafkaReader {
             (reading.waker)();
         }
         Ok(SourcePoll::Pending)
+    }
+
+    fn hold_splits(&mut self, held: &[&str]) -> bool {
+        for split in self.reading.iter_mut().flat_map(|reading| &mut reading.splits) {
+            split.held = held.contains(&split.name.as_str());
+        }
+        true
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {

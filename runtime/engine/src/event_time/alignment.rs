@@ -8,9 +8,11 @@
 //! - A subtask counts from the moment its [`AlignmentMember`] is made, before it is opened, at the beginning of all time:
 //!   nobody runs ahead of one that comes up late. It does not count while it is idle, nor once it has ended.
 //! - The one that is furthest behind never waits. What it reads makes the others go on.
-//! - Who waits reads nothing, so nobody may wait who has a split that is idle: the others would pass the time of rows that it
-//!   gets meanwhile, which would be late then. The caller sees to that ([`super::source::SourceWatermarks::waits`]). The same
-//!   holds of splits that come into being meanwhile: these are found when the source is read again.
+//! - Who waits reads nothing of what is ahead. An idle split must be read all the same: the others would pass the time of rows
+//!   that it gets meanwhile, which would be late then. So each split of a source waits by itself, where the source can hold
+//!   splits back; where it cannot, nobody waits who has an idle one. The caller sees to that
+//!   ([`super::source::SourceWatermarks::waits`]). Splits that come into being while all wait are found when the source is
+//!   read again.
 //! - Otherwise nothing here is needed for right results: who does not hear waits, or goes on.
 //!
 //! The bound is the drift and what is read in one batch; where an idle member on another TaskManager wakes, also what is read
@@ -144,18 +146,19 @@ impl AlignmentMember {
         }
     }
 
-    /// Whether it is to wait for the others; it is woken when they have come further.
-    pub fn is_ahead(&self, waker: &Waker) -> bool {
+    /// How far it may read: what is beyond waits. `greatest` is where it has come to itself; where that is beyond, it is woken
+    /// when the others have come further. `None`: nobody holds it back.
+    pub fn bound(&self, greatest: i64, waker: &Waker) -> Option<i64> {
         let drift = i64::try_from(self.alignment.max_drift.0).unwrap_or(i64::MAX);
         let group = &self.alignment.group;
         let mut groups = self.groups.lock();
-        let least = groups.least(group);
-        let is_ahead =
-            !self.reported.idle && least.is_some_and(|least| self.reported.watermark > least.saturating_add(drift));
-        if is_ahead && let Some(group) = groups.here.get_mut(group) {
+        let bound = groups.least(group)?.saturating_add(drift);
+        if greatest > bound
+            && let Some(group) = groups.here.get_mut(group)
+        {
             group.waiting.insert(self.subtask, Waker::clone(waker));
         }
-        is_ahead
+        Some(bound)
     }
 
     /// How long it may wait without being woken.

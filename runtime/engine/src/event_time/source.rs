@@ -19,7 +19,7 @@ use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{RestoredState, Waker};
 use crate::operators::{ExpressionFactory, RowExpression};
-use crate::source::SplitChange;
+use crate::source::{Source, SplitChange};
 use arrow::array::{Array, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, TimeUnit};
@@ -66,11 +66,18 @@ struct Split {
     silent: TimeSpan,
     /// Polls since it gave a row.
     polls: usize,
+    /// It is too far ahead of others, and not read.
+    held: bool,
 }
 
 impl Split {
     const fn status(&self) -> WatermarkStatus {
         WatermarkStatus { watermark: self.watermark, idle: self.idle }
+    }
+
+    /// Whether it is read and may fall silent.
+    const fn may_fall_silent(&self) -> bool {
+        self.may_idle && !self.finished && !self.held
     }
 }
 
@@ -90,7 +97,7 @@ pub struct SourceWatermarks {
     gave: bool,
     /// Its place among the sources that wait for each other.
     member: Option<AlignmentMember>,
-    /// It waits for them.
+    /// It waits for them: nothing of it is read.
     waits: bool,
 }
 
@@ -141,16 +148,39 @@ impl SourceWatermarks {
         self.waits = false;
     }
 
-    /// Whether nothing is to be read now, since it is too far ahead of others and has no idle split; the waker is called when
-    /// they have come further.
-    pub fn waits(&mut self, waker: &Waker) -> bool {
+    /// Lets the source hold back the splits that are too far ahead of the group, or says that nothing of it is to be read now;
+    /// the waker is called when the others have come further.
+    ///
+    /// Only by reading is it known that an idle split has rows again, and the others would pass the time of these meanwhile. So
+    /// an idle split is always read, and a source that cannot hold back single ones does not wait while it has one.
+    pub fn waits(&mut self, source: &mut dyn Source, waker: &Waker) -> bool {
         let status = self.status();
-        // Only by reading is it known that an idle split has rows again. The others would pass the time of these meanwhile.
-        let may_wake = self.splits.iter().any(|split| split.idle && !split.finished);
         let Some(member) = &mut self.member else { return false };
         member.report(status);
-        self.waits = !may_wake && member.is_ahead(waker);
+        let active = self.splits.iter().filter(|split| !split.idle && !split.finished);
+        let greatest = active.map(|split| split.watermark).max().unwrap_or(i64::MIN).max(status.watermark);
+        let bound = member.bound(greatest, waker).unwrap_or(i64::MAX);
+        self.waits = if self.hold_beyond(bound, source) {
+            let mut read = self.splits.iter().filter(|split| !split.finished).peekable();
+            read.peek().is_some() && read.all(|split| split.held)
+        } else {
+            let may_wake = self.splits.iter().any(|split| split.idle && !split.finished);
+            !may_wake && !status.idle && status.watermark > bound
+        };
         self.waits
+    }
+
+    /// Holds the splits back that are beyond; whether the source can do that.
+    fn hold_beyond(&mut self, bound: i64, source: &mut dyn Source) -> bool {
+        let is_beyond = |split: &Split| !split.idle && !split.finished && split.watermark > bound;
+        if self.splits.iter().all(|split| split.held == is_beyond(split)) {
+            return self.splits.iter().any(|split| split.held);
+        }
+        let held: Vec<&str> =
+            self.splits.iter().filter(|split| is_beyond(split)).map(|split| split.name.as_str()).collect();
+        let holds = source.hold_splits(&held);
+        self.splits.iter_mut().for_each(|split| split.held = holds && is_beyond(split));
+        holds
     }
 
     /// The source tells of no splits: all that it reads is one.
@@ -206,7 +236,7 @@ impl SourceWatermarks {
     fn add(&mut self, name: String, may_idle: bool, status: WatermarkStatus) {
         let WatermarkStatus { watermark, idle } = status;
         let (silent, polls) = (TimeSpan(0), 0);
-        self.splits.push(Split { name, watermark, idle, finished: false, may_idle, silent, polls });
+        self.splits.push(Split { name, watermark, idle, finished: false, may_idle, silent, polls, held: false });
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -240,7 +270,7 @@ impl SourceWatermarks {
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let waits = (self.status() != self.emitted).then_some(self.emitted_at).flatten();
         let timeout = self.idle_timeout;
-        let silent = self.splits.iter().filter(|split| split.may_idle && !split.idle && !split.finished);
+        let silent = self.splits.iter().filter(|split| split.may_fall_silent() && !split.idle);
         // A source that waits for others is not read: nothing falls silent meanwhile (W2).
         let silent = silent.filter(|_| !self.waits);
         let idle_at = silent.filter_map(|split| Some(now.plus(TimeSpan(timeout?.0.saturating_sub(split.silent.0)))));
@@ -259,7 +289,7 @@ impl SourceWatermarks {
         let elapsed = if std::mem::replace(&mut self.gave, gave.is_some()) { elapsed.min(INTERVAL) } else { elapsed };
         self.polled_at = Some(now);
         let Some(timeout) = self.idle_timeout else { return };
-        let is_idler = |split: &&mut Split| split.may_idle && !split.finished;
+        let is_idler = |split: &&mut Split| split.may_fall_silent();
         let others = self.splits.iter_mut().filter(is_idler).count();
         for split in self.splits.iter_mut().filter(is_idler) {
             if gave == Some(split.name.as_str()) {
@@ -303,7 +333,7 @@ impl SourceWatermarks {
             let bound = own.min(others).max(self.floor);
             if times.is_valid(row) && times.value(row) <= bound && bound > self.emitted.watermark {
                 if row > start {
-                    pieces.push_back(Piece::Rows(slice(&batch, start, row)));
+                    pieces.push_back(Piece::Rows(batch.slice(start, row - start)));
                 }
                 start = row;
                 self.emitted.watermark = bound;
@@ -314,7 +344,7 @@ impl SourceWatermarks {
             }
         }
         self.splits[index].watermark = own;
-        pieces.push_back(Piece::Rows(if start == 0 { batch } else { slice(&batch, start, batch.len()) }));
+        pieces.push_back(Piece::Rows(if start == 0 { batch } else { batch.slice(start, batch.len() - start) }));
         Ok(pieces)
     }
 
@@ -338,11 +368,6 @@ impl SourceWatermarks {
         }
         Ok(())
     }
-}
-
-fn slice(batch: &Batch, start: usize, end: usize) -> Batch {
-    let kinds = batch.kinds.as_ref().map(|kinds| kinds.slice(start, end - start));
-    Batch { rows: batch.rows.slice(start, end - start), kinds }
 }
 
 fn milliseconds(expression: &dyn RowExpression, batch: &Batch) -> Result<Int64Array, TaskError> {

@@ -5,7 +5,8 @@
 //! 3. While a watermark is on its way no row is taken, and an aligned barrier or the end of input waits; a barrier that
 //!    overtakes does not.
 //! 4. Right before an aligned barrier a source says what it knows (W1).
-//! 5. A source that is ahead of its alignment group is not read ([`Task::waits_for_group`]); barriers and stops are taken.
+//! 5. Splits of a source that are ahead of its alignment group are not read, where all are the source is not
+//!    ([`Task::waits_for_group`]); barriers and stops are taken.
 //! 6. At the end of all input the watermark is `i64::MAX`; then the operators finish.
 
 use super::{Input, Running, Task};
@@ -78,11 +79,11 @@ impl Task {
         running.chain.advance()
     }
 
-    /// Whether the source is ahead of those that it waits for: then it is not read, and what it knows goes out in time;
+    /// Whether all of the source is ahead of those that it waits for: then it is not read, and what it knows goes out in time;
     /// `Some(true)`: it did now.
     pub(super) fn waits_for_group(&mut self, running: &mut Running, now: Timestamp) -> Result<Option<bool>, TaskError> {
-        let Input::Source { watermarks: Some(watermarks), .. } = &mut running.input else { return Ok(None) };
-        if running.finished || running.held.is_some() || !watermarks.waits(&self.waker) {
+        let Input::Source { source, watermarks: Some(watermarks), .. } = &mut running.input else { return Ok(None) };
+        if running.finished || running.held.is_some() || !watermarks.waits(source.as_mut(), &self.waker) {
             return Ok(None);
         }
         let status = watermarks.take_status(now, false);

@@ -1,6 +1,7 @@
 //! Connectors in memory: `rows` reads the views and their owners in splits (with `'changes' = 'true'` as changes that come to
 //! the same rows; with `'every' = '5'` it has rows at every fifth poll only; with `'silent' = 'true'` its first split, which
-//! has no rows, may fall idle and ends with the last), `collect` keeps what is written with its kinds.
+//! has no rows, may fall idle and ends with the last; with `'lingers' = '900'` it is asked so many times behind its last row before it
+//! ends, and may fall idle meanwhile), `collect` keeps what is written with its kinds.
 
 use super::job::Cut;
 use super::views::{self, View};
@@ -243,9 +244,10 @@ impl ConnectorCatalog for Connectors {
         let has_changes = table.option("changes") == Some("true");
         let is_silent = table.option("silent") == Some("true");
         let every = table.option("every").map_or(1, |every| every.parse().expect("a number"));
+        let lingers = table.option("lingers").map_or(0, |polls| polls.parse().expect("a number"));
         let rows_read = Arc::clone(&self.rows_read);
         let poll_rows = self.poll_rows;
-        Ok(Arc::new(Rows { schema, splits, has_changes, is_silent, every, rows_read, poll_rows }))
+        Ok(Arc::new(Rows { schema, splits, has_changes, is_silent, every, lingers, rows_read, poll_rows }))
     }
 
     fn sink(&self, table: &TableDescriptor) -> Result<Arc<dyn SinkFactory>, TableError> {
@@ -271,6 +273,7 @@ struct Rows {
     has_changes: bool,
     is_silent: bool,
     every: usize,
+    lingers: usize,
     poll_rows: usize,
     rows_read: Arc<AtomicUsize>,
 }
@@ -284,6 +287,8 @@ impl SourceFactory for Rows {
             next: 0,
             polled: String::new(),
             told: BTreeSet::new(),
+            held: BTreeSet::new(),
+            lingered: 0,
         }))
     }
 
@@ -310,6 +315,9 @@ struct RowsReader {
     polled: String,
     /// Splits of which it was told that they are there, and that they are at their end.
     told: BTreeSet<(usize, bool)>,
+    held: BTreeSet<usize>,
+    /// Polls behind the last row.
+    lingered: usize,
 }
 
 impl Source for RowsReader {
@@ -331,7 +339,12 @@ impl Source for RowsReader {
         let Rows { schema, splits, has_changes, every, rows_read, poll_rows, .. } = &self.rows;
         let rest = |split: usize, position: usize| splits[split].num_rows() - position;
         let open: Vec<usize> = self.positions.iter().filter(|(s, p)| rest(**s, **p) > 0).map(|(s, _)| *s).collect();
-        let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Finished) };
+        if open.is_empty() {
+            self.lingered += 1;
+            return Ok(if self.lingered > self.rows.lingers { SourcePoll::Finished } else { SourcePoll::Pending });
+        }
+        let open: Vec<usize> = open.into_iter().filter(|split| !self.held.contains(split)).collect();
+        let Some(split) = open.get(self.next % open.len().max(1)).copied() else { return Ok(SourcePoll::Pending) };
         self.polls += 1;
         if !self.polls.is_multiple_of(*every) {
             return Ok(SourcePoll::Pending);
@@ -357,7 +370,7 @@ impl Source for RowsReader {
     fn take_split_changes(&mut self) -> Option<Vec<SplitChange>> {
         let mut changes = Vec::new();
         for (split, position) in &self.positions {
-            let is_silent = self.rows.is_silent && *split == 0;
+            let is_silent = (self.rows.is_silent && *split == 0) || self.rows.lingers > 0;
             if self.told.insert((*split, false)) {
                 changes.push(SplitChange::Added { split: split.to_string(), may_idle: is_silent });
             }
@@ -370,6 +383,11 @@ impl Source for RowsReader {
 
     fn polled_split(&self) -> Option<&str> {
         Some(&self.polled)
+    }
+
+    fn hold_splits(&mut self, held: &[&str]) -> bool {
+        self.held = held.iter().map(|split| split.parse().expect("splits are numbers")).collect();
+        true
     }
 
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {

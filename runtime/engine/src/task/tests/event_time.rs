@@ -25,6 +25,7 @@ struct ScriptReader {
     script: Script,
     told: bool,
     polled: &'static str,
+    held: Vec<String>,
 }
 
 struct Scripted(Script, WatermarkStrategy);
@@ -46,7 +47,9 @@ impl Source for ScriptReader {
     fn poll(&mut self, _: usize) -> Result<SourcePoll, TaskError> {
         let mut splits = self.script.0.lock().unwrap();
         splits.rotate_left(1);
-        let Some((split, rows)) = splits.iter_mut().find(|(_, rows)| !rows.is_empty()) else {
+        let Some((split, rows)) =
+            splits.iter_mut().find(|(split, rows)| !rows.is_empty() && !self.held.iter().any(|held| held == split))
+        else {
             return Ok(SourcePoll::Pending);
         };
         self.polled = split;
@@ -68,6 +71,11 @@ impl Source for ScriptReader {
         Some(self.polled)
     }
 
+    fn hold_splits(&mut self, held: &[&str]) -> bool {
+        self.held = held.iter().map(|split| (*split).to_owned()).collect();
+        true
+    }
+
     fn snapshot(&mut self) -> Result<Vec<SplitState>, TaskError> {
         let splits = self.script.0.lock().unwrap();
         let state = |split: &str| SplitState { split: split.to_owned(), state: serde_json::json!({}) };
@@ -79,7 +87,7 @@ impl Source for ScriptReader {
 
 impl SourceFactory for Scripted {
     fn create(&self) -> Result<Box<dyn Source>, TaskError> {
-        Ok(Box::new(ScriptReader { script: self.0.clone(), told: false, polled: "" }))
+        Ok(Box::new(ScriptReader { script: self.0.clone(), told: false, polled: "", held: Vec::new() }))
     }
 
     fn schema(&self) -> SchemaRef {
@@ -172,14 +180,18 @@ struct World {
 impl World {
     /// A source with these splits, a second of idle timeout, and an operator that waits.
     fn new(splits: &[&'static str], state: Option<BTreeMap<OperatorUid, RestoredState>>) -> Self {
-        Self::in_group(splits, state, &Arc::new(AlignmentGroups::new(false)), 0)
+        Self::made(splits, state, None, 0)
     }
 
     /// The same beside others with which it is aligned.
-    fn in_group(
+    fn in_group(splits: &[&'static str], groups: &Arc<AlignmentGroups>, vertex: u32) -> Self {
+        Self::made(splits, None, Some(groups), vertex)
+    }
+
+    fn made(
         splits: &[&'static str],
         state: Option<BTreeMap<OperatorUid, RestoredState>>,
-        groups: &Arc<AlignmentGroups>,
+        groups: Option<&Arc<AlignmentGroups>>,
         vertex: u32,
     ) -> Self {
         let script = Script(Arc::new(Mutex::new(splits.iter().map(|split| (*split, VecDeque::new())).collect())));
@@ -202,7 +214,7 @@ impl World {
         let outputs = vec![EdgeOutput { partitioning: Partitioning::Forward, channels: vec![output] }];
         let setup = Setup { vertex, index: 0, parallelism: 1, program, inputs: Vec::new(), outputs, state };
         let subtask = SubtaskId { vertex: VertexId(vertex), index: SubtaskIndex(0) };
-        let alignment = Some(AlignmentMember::new(Arc::clone(groups), subtask, aligned()));
+        let alignment = groups.map(|groups| AlignmentMember::new(Arc::clone(groups), subtask, aligned()));
         let description = TaskDescription { alignment, ..describe(setup) };
         Self { script, told, task: Task::new(description, Arc::new(|| {})), output: input }
     }
@@ -335,7 +347,7 @@ fn a_drain_fires_everything_and_a_stop_nothing() {
 #[test]
 fn a_source_that_is_ahead_of_its_group_is_not_read_but_takes_barriers() {
     let groups = Arc::new(AlignmentGroups::new(false));
-    let (mut fast, mut slow) = (World::in_group(&["a"], None, &groups, 0), World::in_group(&["b"], None, &groups, 1));
+    let (mut fast, mut slow) = (World::in_group(&["a"], &groups, 0), World::in_group(&["b"], &groups, 1));
     fast.give("a", &[20]);
     slow.give("b", &[1]);
     assert!(matches!(settle(&mut fast.task, 0), Step::Idle { .. }));
@@ -369,7 +381,7 @@ fn a_source_that_is_ahead_of_its_group_is_not_read_but_takes_barriers() {
 #[test]
 fn an_idle_source_holds_no_other_back() {
     let groups = Arc::new(AlignmentGroups::new(false));
-    let (mut fast, mut slow) = (World::in_group(&["a"], None, &groups, 0), World::in_group(&["b"], None, &groups, 1));
+    let (mut fast, mut slow) = (World::in_group(&["a"], &groups, 0), World::in_group(&["b"], &groups, 1));
     fast.give("a", &[20]);
     settle(&mut fast.task, 0);
     settle(&mut slow.task, 0);
