@@ -12,6 +12,7 @@ mod problems;
 mod resume;
 mod start;
 mod stuck;
+mod table;
 mod trial;
 mod upgrade;
 
