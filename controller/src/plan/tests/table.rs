@@ -1,10 +1,11 @@
-//! Every state × fate of the JobManager × class of change × moment, with what must hold of each plan: nothing is made before
-//! it is remembered, or beside an older generation, and a deletion begins nothing.
+//! Every state × fate of the JobManager × class of change × moment, with what must hold of each plan: nothing waits without
+//! an end, nothing starts empty unasked, nothing is made before it is remembered, and a deletion begins nothing.
 
 use super::upgrade::{SAVEPOINT, checkpointing, edit};
 use super::*;
 use crate::facts::{Stop, Trial};
 use sluice_crds::StopCause;
+use sluice_protocol::job_master::Directive;
 use sluice_protocol::options::RestoreSpec;
 
 const STATES: [StreamJobState; 10] = [
@@ -189,6 +190,42 @@ fn each(check: impl Fn(&str, &Facts)) {
             }
         }
     }
+}
+
+fn is_at_rest(facts: &Facts, plan: &Plan) -> bool {
+    !plan.acts() && plan.memory.decides_like(&facts.memory)
+}
+
+/// What is to be waited for comes by itself, or there is a moment at which it is looked at again.
+#[test]
+fn nothing_waits_without_an_end() {
+    each(|name, facts| {
+        let plan = plan(facts);
+        let Some(wake_at) = plan.wake_at else {
+            let stops = plan.memory.stop.is_some() && plan.memory.helper.is_none();
+            assert!(!stops || !is_at_rest(facts, &plan), "{name}: a stop waits for ever: {plan:?}");
+            let is_planned = plan.memory.next_restart_at.is_some() || plan.memory.held.is_some();
+            assert!(!is_planned || !is_at_rest(facts, &plan), "{name}: nobody looks when it is due: {plan:?}");
+            return;
+        };
+        assert!(wake_at > facts.now || !is_at_rest(facts, &plan), "{name}: it looks again at once, for ever: {plan:?}");
+    });
+}
+
+#[test]
+fn nothing_starts_empty_unasked() {
+    each(|name, facts| {
+        let plan = plan(facts);
+        let Some(start) = plan.create.iter().find(|pod| pod.role == JM) else { return };
+        let directive: Directive = serde_json::from_str(&start.directive).expect("is JSON");
+        let may_be_empty = match &directive.start {
+            StartFrom::Empty => true,
+            StartFrom::Continue | StartFrom::ResumeLatest => directive.seen == 0,
+            StartFrom::Path { .. } | StartFrom::Close { .. } | StartFrom::Dispose { .. } => false,
+        };
+        let is_asked = facts.lifecycle.upgrade.mode == UpgradeMode::Stateless;
+        assert!(is_asked || !may_be_empty, "{name}: starts empty: {directive:?}");
+    });
 }
 
 /// C2: pods belong to what is remembered, which differs from before where they do; those of other generations go.
