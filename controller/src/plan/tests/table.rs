@@ -1,5 +1,5 @@
 //! Every state × fate of the JobManager × class of change × moment, with what must hold of each plan: nothing waits without
-//! an end, nothing starts empty unasked, nothing is made before it is remembered, and a deletion begins nothing.
+//! an end, nothing starts empty unasked, nothing is done before it is remembered, and plans come to rest.
 
 use super::upgrade::{SAVEPOINT, checkpointing, edit};
 use super::*;
@@ -256,5 +256,21 @@ fn a_deletion_begins_nothing() {
             assert_eq!(plan.memory.revision, facts.memory.revision, "{name}: a new revision");
             assert!(plan.create.iter().all(|pod| pod.role == JM), "{name}: TaskManagers of a job that goes");
         }
+    });
+}
+
+/// Where nothing happens any more, a few passes lead to one that has nothing to do.
+#[test]
+fn plans_come_to_rest() {
+    each(|name, facts| {
+        let mut facts = facts.clone();
+        for _ in 0..8 {
+            let plan = plan(&facts);
+            if is_at_rest(&facts, &plan) || plan.finalizer == Some(Finalizer::Remove) {
+                return;
+            }
+            facts = after(&facts, &plan);
+        }
+        panic!("{name}: goes on and on: {:?}", plan(&facts));
     });
 }
