@@ -74,7 +74,11 @@ impl Trouble {
         let name = known.as_ref().map_or_else(|| "unknown".to_owned(), |error| format!("{error:?}"));
         let what = what.into();
         let hint = match code {
-            29 | 31 | 53 => "; the principal of 'properties.*' lacks a right: docs/kafka.md lists what the sink needs",
+            29 => "; grant the principal of 'properties.*' WRITE, READ and DESCRIBE on the topic",
+            31 => "; grant the principal of 'properties.*' CLUSTER_ACTION on the cluster",
+            53 => {
+                "; grant the principal of 'properties.*' WRITE and DESCRIBE on the transactional id (all of a sink's begin alike)"
+            }
             50 => "; set 'properties.transaction.timeout.ms' to at most the brokers' transaction.max.timeout.ms",
             _ => "",
         };
@@ -82,6 +86,11 @@ impl Trouble {
             Some(error) if error.is_retriable() => Self::NotNow { what, code, name },
             _ => Self::Refused { what, code, name, hint },
         }
+    }
+
+    /// Whether a right is missing, which may be granted while it is waited for.
+    pub(super) const fn is_of_rights(&self) -> bool {
+        matches!(self, Self::Refused { code: 29 | 31 | 53, .. })
     }
 }
 

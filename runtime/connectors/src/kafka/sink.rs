@@ -26,6 +26,9 @@ pub(super) const HIGH_WATER: usize = 50_000;
 /// So long a writer without a guarantee waits at its end for rows on their way.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
+/// How often it hands on what waits in the meantime.
+const LAST_PAUSE: Duration = Duration::from_millis(20);
+
 /// The task is woken after this many deliveries while it waits for room.
 const WAKE_EVERY: usize = 1024;
 
@@ -33,8 +36,8 @@ const WAKE_EVERY: usize = 1024;
 pub(super) struct Deliveries {
     /// Messages handed to librdkafka and not yet acknowledged.
     pending: AtomicUsize,
-    /// The first message that was given up.
-    failure: Mutex<Option<String>>,
+    /// The first message that was given up: why, and whether a right is missing.
+    failure: Mutex<Option<(String, bool)>>,
     waker: Waker,
 }
 
@@ -43,7 +46,7 @@ impl Deliveries {
         Self { pending: AtomicUsize::new(0), failure: Mutex::new(None), waker }
     }
 
-    fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<(String, bool)> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -52,6 +55,12 @@ impl Deliveries {
 pub(super) struct WriterContext {
     pub(super) log: ClientLog,
     deliveries: Arc<Deliveries>,
+}
+
+impl WriterContext {
+    pub(super) fn new(deliveries: Arc<Deliveries>) -> Self {
+        Self { log: ClientLog::default(), deliveries }
+    }
 }
 
 impl ClientContext for WriterContext {
@@ -72,8 +81,9 @@ impl ProducerContext for WriterContext {
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
         let failed = result.as_ref().err();
         if let Some((error, message)) = failed {
-            let text = format!("partition {}: {error}", message.partition());
-            self.deliveries.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+            let lacks_right = error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed);
+            let failure = (format!("partition {}: {error}", message.partition()), lacks_right);
+            self.deliveries.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
         }
         // After the failure, so that who sees the count sees the failure.
         let left = self.deliveries.pending.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
@@ -114,7 +124,7 @@ pub(super) fn build_producer(
         ("log.connection.close", "false"),
     ];
     let always = [("enable.idempotence", "true"), ("allow.auto.create.topics", "false")];
-    let context = WriterContext { log: ClientLog::default(), deliveries };
+    let context = WriterContext::new(deliveries);
     let fixed: Vec<_> = always.iter().chain(fixed).copied().collect();
     create(&options.properties.to_config(&defaults, &fixed)?, |config| config.create_with_context(context))
 }
@@ -160,12 +170,31 @@ impl Writing {
     }
 
     fn check_deliveries(&self, options: &SinkOptions) -> Result<(), TaskError> {
-        let Some(failure) = self.deliveries.failure() else { return Ok(()) };
-        Err(TaskError::External(format!(
-            "table '{}': rows could not be written to topic '{}': {failure}. The job restarts from its last checkpoint \
-             and writes them again",
-            options.table, options.topic
-        )))
+        let Some((failure, lacks_right)) = self.deliveries.failure() else { return Ok(()) };
+        let SinkOptions { table, topic, .. } = options;
+        let message = format!(
+            "table '{table}': rows could not be written to topic '{topic}': {failure}. The job restarts from its last \
+             checkpoint and writes them again"
+        );
+        if lacks_right {
+            return Err(TaskError::Unavailable(format!("{message}. Grant the principal WRITE on topic '{topic}'")));
+        }
+        Err(TaskError::External(message))
+    }
+
+    /// Hands on what waits, and waits for what is on its way, until a deadline. Says how many rows have not arrived by then.
+    fn let_arrive(&mut self, options: &SinkOptions, within: Duration) -> usize {
+        let deadline = Instant::now() + within;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let has_failed = self.push_on(options).is_err();
+            // Sends at once what lingers; that it is not through yet is seen by the count.
+            let _ = self.producer.flush(left.min(LAST_PAUSE));
+            let missing = self.pending() + self.backlog.iter().map(|(batch, next)| batch.len() - next).sum::<usize>();
+            if missing == 0 || has_failed || left.is_zero() {
+                return missing;
+            }
+        }
     }
 
     /// Whether all that was written has arrived.
@@ -311,14 +340,22 @@ impl Sink for KafkaWriter {
 }
 
 impl Drop for KafkaWriter {
-    /// A job that is stopped has taken its last checkpoint without waiting: what is on its way gets a moment.
+    /// A job that is stopped has taken its last checkpoint without waiting: what is on its way gets a moment, and what has
+    /// not arrived then is counted.
     fn drop(&mut self) {
-        let is_unsure = self.options.guarantee == DeliveryGuarantee::None;
-        if let Some(writing) = self.writing.as_ref().filter(|writing| is_unsure && writing.pending() > 0) {
-            let left = writing.producer.flush(LAST_MOMENT);
-            if let Err(error) = left {
-                tracing::warn!(%error, table = self.options.table, "rows without a delivery guarantee may be lost");
-            }
+        let Self { options, writing } = self;
+        let is_unsure = options.guarantee == DeliveryGuarantee::None;
+        let Some(writing) = writing.as_mut().filter(|_| is_unsure) else { return };
+        let missing = writing.let_arrive(options, LAST_MOMENT);
+        if missing > 0 {
+            let SinkOptions { table, topic, .. } = &**options;
+            tracing::warn!(
+                table,
+                topic,
+                rows = missing,
+                "table '{table}' is written without a delivery guarantee, and {missing} rows had not arrived in topic '{topic}' \
+                 {LAST_MOMENT:?} after the end of their task: they may be lost"
+            );
         }
     }
 }

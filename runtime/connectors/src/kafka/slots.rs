@@ -9,7 +9,7 @@ use super::cluster::Trouble;
 use super::options::SinkOptions;
 use super::sink::{Deliveries, KafkaProducer, Writing, build_producer};
 use super::transactions::{Described, Handle, State, Transactions};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::Waker;
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// A producer that could not be made is tried again after so long.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A producer that a row waits for and that cannot be made in this time fails the task, which begins again by the restart
-/// strategy and says why.
+/// Rows that wait so long for a producer, which cannot be made, fail the task: it begins again by the restart strategy and says
+/// why. Counted from the first row that waits: what was in the way before, and has gone since, is no reason.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The brokers' default for the largest timeout, where they do not tell theirs.
@@ -87,7 +87,9 @@ enum Order {
 enum Answer {
     Made(Box<Slot>),
     Renewed(Box<Slot>),
-    /// Neither: it will not be, or not in time.
+    /// Neither yet: it is tried again.
+    Delayed(TaskError),
+    /// Neither, and it is not tried again.
     Failed {
         is_renewed: bool,
         error: TaskError,
@@ -105,6 +107,9 @@ struct Maker {
     /// The writer is gone.
     is_over: Arc<AtomicBool>,
 }
+
+/// What became of a try, for who waits.
+type Tell<'a> = &'a dyn Fn(TaskError);
 
 impl Maker {
     fn id(&self, number: u64) -> String {
@@ -135,28 +140,45 @@ impl Maker {
         }
     }
 
-    /// Why there is no transaction. What brokers refuse for good is the user's to mend; anything else may pass.
+    /// Why there is no transaction. A timeout that is not allowed is the user's to mend in the program; anything else may pass,
+    /// rights too, once they are granted.
     fn refusal(&self, id: &str, error: &KafkaError) -> TaskError {
+        let code = error.rdkafka_error_code();
+        let SinkOptions { table, topic, transactional_id_prefix: prefix, properties, .. } = &*self.options;
+        let hint = match code {
+            Some(Code::TransactionalIdAuthorizationFailed) => {
+                format!("Grant the principal WRITE and DESCRIBE on the transactional ids that begin with '{prefix}'")
+            }
+            Some(Code::TopicAuthorizationFailed) => {
+                format!("Grant the principal WRITE and DESCRIBE on topic '{topic}'")
+            }
+            Some(Code::ClusterAuthorizationFailed) => "Grant the principal IDEMPOTENT_WRITE on the cluster".to_owned(),
+            Some(Code::InvalidTransactionTimeout) => {
+                "'properties.transaction.timeout.ms' must not be above the brokers' transaction.max.timeout.ms"
+                    .to_owned()
+            }
+            _ => "Look whether the brokers run, and their log".to_owned(),
+        };
         let message = format!(
-            "table '{}': the Kafka brokers at {} do not take a transaction with transactional id '{id}': {error}. The \
-             principal needs WRITE and DESCRIBE on transactional ids that begin with '{}', and \
-             'properties.transaction.timeout.ms' must not be above the brokers' transaction.max.timeout.ms",
-            self.options.table,
-            self.options.properties.bootstrap_servers(),
-            self.options.transactional_id_prefix,
+            "table '{table}': the Kafka brokers at {} do not take a transaction with transactional id '{id}': {error}. {hint}",
+            properties.bootstrap_servers(),
         );
-        if is_for_good(error) { TaskError::BadProgram(message) } else { TaskError::Unavailable(message) }
+        match code {
+            Some(Code::InvalidTransactionTimeout) => TaskError::BadProgram(message),
+            _ => TaskError::Unavailable(message),
+        }
     }
 
-    /// Tried again until [`PATIENCE`] is over, unless it is refused for good; `None`: the writer is gone.
-    fn make(&self, number: u64) -> Option<Result<Slot, TaskError>> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Tried again until it is made, unless it is refused for good; `None`: the writer is gone. Each failure is told.
+    fn make(&self, number: u64, tell: Tell<'_>) -> Option<Result<Slot, TaskError>> {
         while !self.is_over.load(Ordering::Acquire) {
             match self.build(number).and_then(|parts| self.begin(number, parts)) {
                 Ok(slot) => return Some(Ok(slot)),
                 Err(error @ TaskError::BadProgram(_)) => return Some(Err(error)),
-                Err(error) if Instant::now() >= deadline => return Some(Err(error)),
-                Err(error) => tracing::warn!(%error, "tried again"),
+                Err(error) => {
+                    tracing::warn!(%error, "tried again");
+                    tell(error);
+                }
             }
             std::thread::sleep(PAUSE);
         }
@@ -165,7 +187,7 @@ impl Maker {
 
     /// The transaction is committed, of which librdkafka has not heard: it commits again, which the coordinator takes for
     /// done. Where that is not so (the transaction was lost, and given up) the id is initialised anew.
-    fn renew(&self, slot: Slot) -> Option<Result<Slot, TaskError>> {
+    fn renew(&self, slot: Slot, tell: Tell<'_>) -> Option<Result<Slot, TaskError>> {
         let producer = &slot.writing.producer;
         match producer.commit_transaction(RENEWAL).and_then(|()| producer.begin_transaction()) {
             Ok(()) => Some(Ok(Slot { writing: slot.writing.anew(), ..slot })),
@@ -173,24 +195,10 @@ impl Maker {
                 tracing::info!(%error, id = slot.id, "a producer is made anew");
                 let number = slot.number;
                 drop(slot);
-                self.make(number)
+                self.make(number, tell)
             }
         }
     }
-}
-
-/// Whether only a person can mend it: rights, or a timeout that the brokers do not allow.
-fn is_for_good(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode as Code;
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            Code::TransactionalIdAuthorizationFailed
-                | Code::ClusterAuthorizationFailed
-                | Code::TopicAuthorizationFailed
-                | Code::InvalidTransactionTimeout
-        )
-    )
 }
 
 /// After how long brokers are to abort a transaction (S4): as the user says, else as long as they allow.
@@ -223,8 +231,10 @@ pub(super) struct Keeper {
     /// The number of the last question.
     asked: u64,
     ready: VecDeque<Slot>,
-    /// Why the last one was not made.
+    /// Why the last one was not made, while none has been made since.
     failure: Option<TaskError>,
+    /// Since when rows wait for one.
+    waits_since: Option<Instant>,
     next: u64,
     is_making: bool,
     /// Slots that are being renewed.
@@ -256,7 +266,18 @@ impl Keeper {
         let (options, waker, over) = (Arc::clone(&maker.options), Arc::clone(waker), Arc::clone(&is_over));
         start(format!("kafka-slots-{subtask}"), move || make_slots(&maker, &taken, &given))?;
         start(format!("kafka-ask-{subtask}"), move || describe_all(&options, &waker, &over, &asked, &described))?;
-        let keeper = Self {
+        let keeper = Self::new(orders, questions, answers, descriptions, is_over);
+        Ok((keeper, first))
+    }
+
+    fn new(
+        orders: Sender<Order>,
+        questions: Sender<(u64, String)>,
+        answers: Receiver<Answer>,
+        descriptions: Receiver<(u64, Result<Ready, TaskError>)>,
+        is_over: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
             orders,
             questions,
             is_over,
@@ -265,11 +286,11 @@ impl Keeper {
             asked: 0,
             ready: VecDeque::new(),
             failure: None,
+            waits_since: None,
             next: 1,
             is_making: false,
             renewing: 0,
-        };
-        Ok((keeper, first))
+        }
     }
 
     /// Has another slot made, unless one is on its way, new or renewed.
@@ -308,12 +329,23 @@ impl Keeper {
     /// A slot that has begun, if there is one.
     pub(super) fn take_ready(&mut self) -> Result<Option<Slot>, TaskError> {
         self.receive()?;
-        Ok(self.ready.pop_front())
+        let ready = self.ready.pop_front();
+        if ready.is_some() {
+            self.waits_since = None;
+        }
+        Ok(ready)
     }
 
-    /// Fails with what keeps slots from being made. Only for who needs one: meanwhile it is tried again.
-    pub(super) fn check(&self) -> Result<(), TaskError> {
-        self.failure.clone().map_or(Ok(()), Err)
+    /// Rows wait for a slot at this time. Fails with what keeps one from being made: at once where it is not tried again, else
+    /// when they have waited for [`PATIENCE`].
+    pub(super) fn wait(&mut self, now: Instant) -> Result<(), TaskError> {
+        let waits_since = *self.waits_since.get_or_insert(now);
+        let is_late = now.saturating_duration_since(waits_since) >= PATIENCE;
+        match &self.failure {
+            Some(error @ TaskError::BadProgram(_)) => Err(error.clone()),
+            Some(error) if is_late => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// The answer to the last [`Self::describe`], when it is there.
@@ -341,6 +373,7 @@ impl Keeper {
                     self.failure = None;
                     self.ready.push_back(*slot);
                 }
+                Ok(Answer::Delayed(error)) => self.failure = Some(error),
                 Ok(Answer::Failed { is_renewed, error }) => {
                     if is_renewed {
                         self.renewing = self.renewing.saturating_sub(1);
@@ -363,21 +396,25 @@ fn start(name: String, run: impl FnOnce() + Send + 'static) -> Result<(), TaskEr
 
 /// The thread that makes, renews and ends slots.
 fn make_slots(maker: &Maker, orders: &Receiver<Order>, answers: &Sender<Answer>) {
+    let give = |answer| {
+        if answers.send(answer).is_ok() {
+            (maker.waker)();
+        }
+    };
+    let tell = |error| give(Answer::Delayed(error));
     while let Ok(order) = orders.recv() {
         let answer = match order {
-            Order::Prepare(number) => maker.make(number).map(|made| match made {
+            Order::Prepare(number) => maker.make(number, &tell).map(|made| match made {
                 Ok(slot) => Answer::Made(Box::new(slot)),
                 Err(error) => Answer::Failed { is_renewed: false, error },
             }),
-            Order::Renew(slot) => maker.renew(*slot).map(|made| match made {
+            Order::Renew(slot) => maker.renew(*slot, &tell).map(|made| match made {
                 Ok(slot) => Answer::Renewed(Box::new(slot)),
                 Err(error) => Answer::Failed { is_renewed: true, error },
             }),
             Order::End(slots) => return drop(slots),
         };
-        if answer.is_some_and(|answer| answers.send(answer).is_ok()) {
-            (maker.waker)();
-        }
+        answer.into_iter().for_each(give);
     }
 }
 
@@ -385,8 +422,8 @@ fn ended() -> TaskError {
     TaskError::Internal("a thread of a Kafka sink has ended".to_owned())
 }
 
-/// The thread that asks for the state of transactions, which a barrier waits for. Brokers that are away are waited for: nothing is
-/// lost, and the checkpoint has its own patience.
+/// The thread that asks for the state of transactions, which a barrier waits for. Brokers that are away are waited for, and so are
+/// rights, for [`PATIENCE`]: nothing is lost, and the checkpoint has its own patience.
 fn describe_all(
     options: &SinkOptions,
     waker: &Waker,
@@ -396,19 +433,36 @@ fn describe_all(
 ) {
     let mut transactions = Transactions::new(&options.properties);
     while let Ok((number, id)) = questions.recv() {
+        let (asked_at, mut is_told) = (Instant::now(), false);
         let found = loop {
             let asked = transactions.describe(&id).and_then(|found| Ok((found, transactions.cluster_id()?)));
-            match asked {
-                Err(Trouble::Unreachable { .. } | Trouble::NotNow { .. }) if !is_over.load(Ordering::Acquire) => {
-                    std::thread::sleep(PAUSE);
-                }
-                found => break found,
+            let trouble = match asked {
+                Ok(found) => break Ok(found),
+                Err(trouble) => trouble,
+            };
+            let may_pass = match &trouble {
+                Trouble::Unreachable { .. } | Trouble::NotNow { .. } => true,
+                Trouble::Refused { .. } => trouble.is_of_rights() && asked_at.elapsed() < PATIENCE,
+            };
+            if !may_pass || is_over.load(Ordering::Acquire) {
+                break Err(trouble);
             }
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(%trouble, table = options.table, "a checkpoint waits for it; tried again");
+            }
+            std::thread::sleep(PAUSE);
         };
         let described = found.map(|(found, cluster)| Ready { id, found, cluster });
-        if answers.send((number, described.map_err(|trouble| TaskError::External(trouble.to_string())))).is_err() {
+        let failed = |trouble: Trouble| {
+            let message = format!("table '{}': {trouble}", options.table);
+            if trouble.is_of_rights() { TaskError::Unavailable(message) } else { TaskError::External(message) }
+        };
+        if answers.send((number, described.map_err(failed))).is_err() {
             return;
         }
         waker();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ use sluice_protocol::Timestamp;
 use sluice_protocol::state::Committable;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A subtask's writer.
 pub(super) struct TransactionalWriter {
@@ -117,7 +118,7 @@ impl TwoPhaseCommitSink for TransactionalWriter {
         if self.current.is_none() {
             self.look_for_slots()?;
             if self.ready.is_empty() {
-                self.keeper()?.check()?;
+                self.keeper()?.wait(Instant::now())?;
             }
             return Ok(!self.ready.is_empty());
         }

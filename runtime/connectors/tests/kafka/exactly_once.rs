@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// A table of one topic, whose transactional ids begin with a name of its own.
 pub(crate) struct Topic {
     bootstrap: String,
-    topic: String,
+    pub(crate) topic: String,
     pub(crate) prefix: String,
     pub(crate) factory: Arc<dyn SinkFactory>,
 }

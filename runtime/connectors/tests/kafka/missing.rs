@@ -1,12 +1,14 @@
-//! Topics of a pattern that are missing, go, or cannot be looked up: on brokers within this process (librdkafka's own),
-//! since a real one does not lose a leader when it is told to.
+//! Topics of a pattern that are missing, go, or cannot be looked up, and brokers that take nothing: on brokers within this process
+//! (librdkafka's own), since a real one does not lose a leader when it is told to.
 
 use crate::broker::{numbered, produce};
 use crate::source::{EARLIEST, range, read, schema};
-use crate::task::{Reader, source, table};
+use crate::task::{Reader, Writer, source, table};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::RDKafkaRespErr::{RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART};
+use sluice_engine::batch::Batch;
 use sluice_engine::error::TaskError;
 use sluice_engine::source::SourceFactory;
 use sluice_protocol::state::SplitState;
@@ -142,4 +144,31 @@ fn a_topic_that_is_deleted_while_it_is_read_fails_the_task_once() {
     produce(&brokers.bootstrap_servers(), "m-kept", 0, &numbered(5, 2));
     assert_eq!(read(&mut reader, 2), range(5, 2));
     assert_eq!(reader.source.snapshot().unwrap(), [position("m-kept", 7)]);
+}
+
+/// The client has room for 100 rows, and no broker takes any.
+#[test]
+fn rows_without_a_guarantee_that_the_end_of_a_task_leaves_are_counted() {
+    let brokers = MockCluster::new(1).unwrap();
+    brokers.create_topic("m-out", 1, 1).unwrap();
+    let options = [
+        ("connector", "kafka"),
+        ("topic", "m-out"),
+        ("properties.bootstrap.servers", &*brokers.bootstrap_servers()),
+        ("properties.queue.buffering.max.messages", "100"),
+        ("format", "json"),
+        ("sink.delivery-guarantee", "none"),
+    ];
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..250));
+    let rows = RecordBatch::try_from_iter([("n", column)]).unwrap();
+    let mut writer = Writer::open(&table(&rows.schema(), &[], &options)).unwrap();
+    brokers.broker_down(1).unwrap();
+    writer.sink.write(Batch::inserts(rows)).unwrap();
+    assert!(writer.sink.flush().unwrap());
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || drop(writer));
+    let said = warnings.0.lock().unwrap().clone();
+    for words in ["rows=250", "250 rows had not arrived in topic 'm-out'", "may be lost"] {
+        assert!(said.contains(words), "no {words:?} in {said:?}");
+    }
 }

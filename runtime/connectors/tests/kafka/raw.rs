@@ -2,13 +2,18 @@
 
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_acls_request::AclCreation;
+use kafka_protocol::messages::delete_acls_request::DeleteAclsFilter;
+use kafka_protocol::messages::describe_producers_request::TopicRequest;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    CreateAclsRequest, EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest, ListTransactionsRequest,
-    ProducerId, RequestHeader, ResponseHeader, TransactionalId,
+    CreateAclsRequest, DeleteAclsRequest, DescribeProducersRequest, EndTxnRequest, FindCoordinatorRequest,
+    InitProducerIdRequest, ListTransactionsRequest, ProduceRequest, ProducerId, RequestHeader, ResponseHeader,
+    TopicName, TransactionalId,
 };
 use kafka_protocol::protocol::{
     Decodable as _, HeaderVersion as _, Request, StrBytes, encode_request_header_into_buffer,
 };
+use kafka_protocol::records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -84,6 +89,21 @@ fn add_rules(address: &str, rules: Vec<AclCreation>) {
     assert!(answer.results.iter().all(|result| result.error_code == 0), "{answer:?}");
 }
 
+/// Takes that back.
+pub(crate) fn grant_transactions(address: &str, prefix: &str) {
+    let denied = DeleteAclsFilter::default()
+        .with_resource_type_filter(5)
+        .with_resource_name_filter(Some(text(prefix)))
+        .with_pattern_type_filter(4)
+        .with_principal_filter(Some(text("User:ANONYMOUS")))
+        .with_host_filter(Some(text("*")))
+        .with_operation(4)
+        .with_permission_type(2);
+    let answer = ask(address, 2, &DeleteAclsRequest::default().with_filters(vec![denied]));
+    let removed = answer.filter_results.iter().map(|result| result.matching_acls.len()).sum::<usize>();
+    assert!(removed > 0, "{answer:?}");
+}
+
 /// Initialises an id, which aborts what it has open.
 pub(crate) fn initialise(address: &str, id: &str) {
     let request = InitProducerIdRequest::default()
@@ -109,4 +129,41 @@ pub(crate) fn end(address: &str, id: &str, producer_id: i64, epoch: i16, commits
         .with_producer_epoch(epoch)
         .with_committed(commits);
     ask(address, 3, &request).error_code
+}
+
+/// Writes one more record in a transaction that is over, as if its marker had never been written: to a broker that does not
+/// verify transactions.
+pub(crate) fn reopen(address: &str, topic: &str, partition: i32, (producer_id, epoch): (i64, i16)) {
+    let asked = TopicRequest::default().with_name(TopicName(text(topic))).with_partition_indexes(vec![partition]);
+    let answer = ask(address, 0, &DescribeProducersRequest::default().with_topics(vec![asked]));
+    let mut producers = answer.topics[0].partitions[0].active_producers.iter();
+    let known = producers.find(|one| one.producer_id.0 == producer_id).expect("it has written there");
+    let record = Record {
+        transactional: true,
+        control: false,
+        delete_horizon: false,
+        partition_leader_epoch: -1,
+        producer_id,
+        producer_epoch: epoch,
+        timestamp_type: TimestampType::Creation,
+        offset: 0,
+        sequence: known.last_sequence + 1,
+        timestamp: known.last_timestamp,
+        key: None,
+        value: Some(Bytes::from_static(br#"{"n":99}"#)),
+        headers: <_>::default(),
+    };
+    let mut batch = BytesMut::new();
+    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
+    RecordBatchEncoder::encode(&mut batch, [&record], &options).unwrap();
+    let data = PartitionProduceData::default().with_index(partition).with_records(Some(batch.freeze()));
+    let data = TopicProduceData::default().with_name(TopicName(text(topic))).with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_transactional_id(Some(TransactionalId(text("nobody-s"))))
+        .with_acks(-1)
+        .with_timeout_ms(5_000)
+        .with_topic_data(vec![data]);
+    let answer = ask(address, 9, &request);
+    let written = &answer.responses[0].partition_responses[0];
+    assert_eq!(written.error_code, 0, "{written:?}");
 }

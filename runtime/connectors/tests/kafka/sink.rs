@@ -217,3 +217,19 @@ fn without_a_guarantee_no_checkpoint_waits_for_rows_and_they_can_be_lost() {
     drop(ended);
     assert_eq!(read_all(&bootstrap, &topic).len(), 1);
 }
+
+/// More than the client has room for is written behind the last checkpoint, and the task ends.
+#[test]
+fn without_a_guarantee_the_end_of_a_task_sends_its_backlog_too() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = create_topic(&bootstrap, "backlog", 1);
+    let options = [("sink.delivery-guarantee", "none"), ("properties.queue.buffering.max.messages", "1000")];
+    let mut writer = upsert(&bootstrap, &topic, &options).unwrap();
+    let rows: Vec<_> = (0..1_500).map(|number| (RowKind::Insert, "app1", number)).collect();
+    for _ in 0..2 {
+        writer.sink.write(batch(&rows)).unwrap();
+    }
+    assert!(writer.sink.flush().unwrap(), "its checkpoint waits for nothing");
+    drop(writer);
+    assert_eq!(read_all(&bootstrap, &topic).len(), 3_000);
+}

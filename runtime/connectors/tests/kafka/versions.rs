@@ -18,7 +18,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Who has no right of their own has all, as long as nobody has one.
-const RIGHTS: &str = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+/// And nobody asks the coordinator whether a transaction is open that is written to.
+const RIGHTS: &str = "transaction.partition.verification.enable=false\n\
+                      authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
                       allow.everyone.if.no.acl.found=true";
 
 /// A broker that is gone when this is dropped.
@@ -138,8 +140,10 @@ fn the_exactly_once_sink_stands_the_suite_with_transaction_version_1_and_tells_o
     let broker = OwnBroker::start(&settings);
     conformance::check(|| Ok(Topic::fresh(&broker.address()))).unwrap();
     another_cluster_is_told_of(&broker, &shared);
-    missing_rights_are_the_users_to_mend(&broker);
-    a_producer_that_is_refused_while_the_job_runs_fails_the_task(&broker);
+    a_marker_that_is_missing_is_written_by_the_next_commit(&broker);
+    missing_rights_are_named_and_waited_for(&broker);
+    a_producer_that_is_refused_while_the_job_runs_is_waited_for(&broker);
+    a_commit_without_the_right_is_tried_again(&broker);
 }
 
 /// A handle of one cluster where the options lead to another: nothing is lost there, and it is not taken for that.
@@ -160,20 +164,40 @@ fn another_cluster_is_told_of(broker: &OwnBroker, shared: &str) {
     assert_eq!(meant.visible().unwrap().len(), 3);
 }
 
-/// No right on the transactional ids: said at once, and nothing that a restart could mend.
-fn missing_rights_are_the_users_to_mend(broker: &OwnBroker) {
+/// KAFKA-20734: the coordinator says that the transaction is complete, and in one of its partitions it is open.
+fn a_marker_that_is_missing_is_written_by_the_next_commit(broker: &OwnBroker) {
+    let topic = Topic::fresh(&broker.address());
+    let mut writer = Writer::of(&*topic.factory).unwrap();
+    writer.write(topic.rows(0..20));
+    writer.flush();
+    let handle = writer.sink.committables(CheckpointId(1)).unwrap().pop().unwrap();
+    assert_eq!(topic.commit(&handle), Ok(Commit::Committed));
+    let number = |field: &str| text_of(&handle, field).parse::<i64>().unwrap();
+    let producer = (number("producerId"), i16::try_from(number("epoch")).unwrap());
+    let partitions: serde_json::Value = serde_json::from_str(&text_of(&handle, "partitions")).unwrap();
+    let partition = i32::try_from(partitions[&topic.topic][0].as_i64().unwrap()).unwrap();
+    raw::reopen(&broker.address(), &topic.topic, partition, producer);
+    assert_eq!(topic.visible().unwrap().len(), 20, "readers are held up behind it");
+    assert_eq!(topic.commit(&handle), Ok(Commit::AlreadyCommitted));
+    until("the marker lets readers pass", || topic.visible().unwrap().len() == 21);
+}
+
+/// No right on the transactional ids: which one of what is said, and the start is for later.
+fn missing_rights_are_named_and_waited_for(broker: &OwnBroker) {
     let topic = Topic::fresh(&broker.address());
     raw::deny_transactions(&broker.address(), &topic.prefix);
     let refused = Writer::of(&*topic.factory).map(drop);
-    let Err(TaskError::BadProgram(message)) = &refused else { panic!("{refused:?}") };
+    let Err(TaskError::Unavailable(message)) = &refused else { panic!("{refused:?}") };
     assert!(
-        message.contains("needs WRITE and DESCRIBE on transactional ids") && message.contains(&topic.prefix),
+        message.contains("WRITE and DESCRIBE on the transactional ids") && message.contains(&topic.prefix),
         "{message}"
     );
+    raw::grant_transactions(&broker.address(), &topic.prefix);
+    until("the right counts", || Writer::of(&*topic.factory).is_ok());
 }
 
-/// The pool grows while commits wait: the third producer has no right, and the rows that wait for it say so.
-fn a_producer_that_is_refused_while_the_job_runs_fails_the_task(broker: &OwnBroker) {
+/// The pool grows while commits wait: the third producer has no right until it is granted, and the rows wait for it.
+fn a_producer_that_is_refused_while_the_job_runs_is_waited_for(broker: &OwnBroker) {
     let topic = Topic::fresh(&broker.address());
     let mut writer = Writer::of(&*topic.factory).unwrap();
     let mut third = None;
@@ -188,14 +212,38 @@ fn a_producer_that_is_refused_while_the_job_runs_fails_the_task(broker: &OwnBrok
             third
         });
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let refused = loop {
-        match writer.sink.is_writable() {
-            Ok(is_writable) => assert!(!is_writable && Instant::now() < deadline, "it is {is_writable}"),
-            Err(error) => break error,
-        }
+    let refused_for = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < refused_for {
+        assert!(!writer.sink.is_writable().unwrap(), "it has no producer, and rows have waited for seconds only");
         std::thread::sleep(Duration::from_millis(20));
-    };
-    let third = third.unwrap();
-    assert!(matches!(&refused, TaskError::BadProgram(message) if message.contains(&third)), "{refused:?}");
+    }
+    raw::grant_transactions(&broker.address(), &third.unwrap());
+    until("the rows go on", || writer.sink.is_writable().unwrap());
+}
+
+/// What is staged stays staged, and its commit says what is missing.
+fn a_commit_without_the_right_is_tried_again(broker: &OwnBroker) {
+    let topic = Topic::fresh(&broker.address());
+    let mut writer = Writer::of(&*topic.factory).unwrap();
+    writer.write(topic.rows(0..3));
+    writer.flush();
+    let handle = writer.sink.committables(CheckpointId(1)).unwrap().pop().unwrap();
+    let id = text_of(&handle, "transactionalId");
+    raw::deny_transactions(&broker.address(), &id);
+    until("the right is gone", || topic.commit(&handle).is_err());
+    let told = topic.commit(&handle);
+    let Err(CommitError::Retriable(message)) = &told else { panic!("{told:?}") };
+    let all = [&*id, "grant the principal of 'properties.*' WRITE and DESCRIBE on the transactional id"];
+    assert!(all.iter().all(|part| message.contains(part)), "{message}");
+    raw::grant_transactions(&broker.address(), &id);
+    until("it is committed", || topic.commit(&handle).is_ok());
+    assert_eq!(topic.visible().unwrap().len(), 3);
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
