@@ -310,20 +310,11 @@ fn build_sink(
                        'exactly-once'; remove one of them";
         return Err(options.error("sink.transactional-id-prefix", message));
     }
+    let transaction_timeout = if is_exactly_once { transaction_timeout(options)? } else { None };
     let properties = ClientProperties::read(options)?;
     if is_exactly_once {
         properties.check_transactional(options)?;
     }
-    let transaction_timeout = match options.text(TRANSACTION_TIMEOUT).filter(|_| is_exactly_once) {
-        None => None,
-        Some(value) => match value.trim().parse() {
-            Ok(millis) if millis >= SHORTEST_TIMEOUT => Some(Duration::from_millis(millis)),
-            _ => {
-                let allowed = format!("a number of milliseconds, at least {SHORTEST_TIMEOUT}: a commit must fit in");
-                return Err(options.wrong(TRANSACTION_TIMEOUT, value, &allowed));
-            }
-        },
-    };
     Ok(SinkOptions {
         table: options.table().name.clone(),
         topic: topic.to_owned(),
@@ -337,6 +328,17 @@ fn build_sink(
         skips_lost,
         transaction_timeout,
     })
+}
+
+fn transaction_timeout(options: &Options<'_>) -> Result<Option<Duration>, TableError> {
+    let Some(value) = options.text(TRANSACTION_TIMEOUT) else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(millis) if millis >= SHORTEST_TIMEOUT => Ok(Some(Duration::from_millis(millis))),
+        _ => {
+            let allowed = format!("a number of milliseconds, at least {SHORTEST_TIMEOUT}: a commit must fit in");
+            Err(options.wrong(TRANSACTION_TIMEOUT, value, &allowed))
+        }
+    }
 }
 
 /// Columns of key and value.

@@ -28,7 +28,7 @@ fn s3(server: &TestS3, prefix: &str) -> S3Store {
 /// Runs a job that fails once in its middle; gives the path of the checkpoint that it went on from.
 async fn fails_and_goes_on(storage: store::Storage, options: JobOptions) -> String {
     let sink = Collected::default();
-    let cluster = start_cluster_on(storage, program_of(MANY, Some(60_000), &sink), options, None).await;
+    let cluster = start_cluster_on(storage, program_of(MANY, Some(20_000), &sink), options, None).await;
     let _task_managers = [cluster.start_task_manager("tm-0").await, cluster.start_task_manager("tm-1").await];
     let client = within(ControlClient::connect(&cluster.rpc.to_string(), None)).await.unwrap();
     let mut watch = client.watch(&job_id(), Generation(1)).await.unwrap();

@@ -2,12 +2,15 @@
 
 use super::*;
 
+/// The ends of questions and descriptions, which only have to live.
+type OtherEnds = (Receiver<(u64, String)>, Sender<(u64, Result<Ready, TaskError>)>);
+
 struct Bench {
     keeper: Keeper,
     answers: Sender<Answer>,
     orders: Receiver<Order>,
     start: Instant,
-    _others: (Receiver<(u64, String)>, Sender<(u64, Result<Ready, TaskError>)>),
+    _others: OtherEnds,
 }
 
 impl Bench {

@@ -81,5 +81,5 @@ fn s4_a_life_that_a_slow_checkpoint_outlasts_is_a_notice_until_the_options_fit()
     let mut options = wanted("short");
     options.checkpointing.as_mut().unwrap().timeout = TimeSpan::from_secs(30);
     bench.command(Command::Reconfigure(Box::new(options)));
-    assert_eq!(told(&bench), [unknown.clone()]);
+    assert_eq!(told(&bench), std::slice::from_ref(unknown));
 }

@@ -296,7 +296,7 @@ fn l6_what_a_stop_left_goes_along_to_another_storage_and_is_committed_before_the
     let start = StartFrom::Path { from: OWN.to_owned(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
     let directive = Directive { id: "d2".into(), seen: 0, start };
     let mut next = Bench::paused(JobMasterConfig { generation: Generation(2), revision: 2, directive, ..moved });
-    next.store = dead.store.clone();
+    next.store = dead.store;
     next.store.rebase("s3://bucket/root/");
     next.outcome = CommitOutcome::Retry("no broker answers".to_owned());
     next.tick();
