@@ -67,6 +67,8 @@ pub struct RestoredKeyed {
     pub name: String,
     /// What its rows are.
     pub kind: KeyedStateKind,
+    /// Number of key groups by which its rows are divided, where it is not the job's.
+    pub divided_into: Option<u16>,
     /// The file.
     pub bytes: StateBytes,
 }

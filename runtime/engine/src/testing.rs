@@ -60,7 +60,7 @@ pub(crate) fn written(writer: &dyn SnapshotWriter) -> OperatorState {
 
 /// A stored piece as it comes back.
 pub(crate) fn restored(piece: &KeyedPiece) -> RestoredKeyed {
-    RestoredKeyed { name: piece.name.clone(), kind: piece.kind, bytes: piece.bytes.clone().into() }
+    RestoredKeyed { name: piece.name.clone(), kind: piece.kind, divided_into: None, bytes: piece.bytes.clone().into() }
 }
 
 /// A seeded generator (xorshift).

@@ -290,7 +290,7 @@ mod tests {
             splits: vec![],
             committables: vec![],
         };
-        let state = SubtaskState { operators: vec![operator], in_flight: vec![] };
+        let state = SubtaskState { operators: vec![operator], ..SubtaskState::default() };
         for (index, alignment_ms) in [(0, 5), (1, 30), (1, 90)] {
             let metrics =
                 CheckpointMetrics { alignment_ms, bytes: 10, full_bytes: 100, ..CheckpointMetrics::default() };

@@ -297,6 +297,7 @@ pub fn assign_state(
         check_all_matched(metadata, graph)?;
     }
     let mut in_flight = in_flight::assign(metadata, graph, directory, allow_non_restored_state)?;
+    let divided_into = Some(metadata.max_parallelism).filter(|stored| *stored != graph.max_parallelism);
     let mut assigned = BTreeMap::new();
     for vertex in &graph.vertices {
         for index in (0..vertex.parallelism).map(SubtaskIndex) {
@@ -307,7 +308,7 @@ pub fn assign_state(
                 vertex.operators.iter().flat_map(|operator| snapshots_for(metadata, operator, receiver, directory));
             let subtask = SubtaskId { vertex: vertex.id, index };
             let in_flight = in_flight.remove(&subtask).unwrap_or_default();
-            assigned.insert(subtask, SubtaskState { operators: operators.collect(), in_flight });
+            assigned.insert(subtask, SubtaskState { operators: operators.collect(), in_flight, divided_into });
         }
     }
     Ok(assigned)

@@ -288,6 +288,10 @@ pub struct SubtaskState {
     /// Batches of its input and output edges; at a restore of its input edges only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<InFlightHandle>,
+    /// At a restore, where the job has another number of key groups than the snapshot: the snapshot's, by which the rows
+    /// in files of keyed state are divided. Handles name the job's key groups all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divided_into: Option<u16>,
 }
 
 mod base64_bytes {

@@ -1,7 +1,7 @@
 //! Reads keyed state back: only row groups that overlap, only key groups that the subtask owns.
 //!
-//! A file may have been divided into another number of key groups than the job has: its column of key groups then says
-//! nothing, and every row is read and goes by what its key hashes to.
+//! A file may have been divided into another number of key groups than the job has ([`RestoredKeyed::divided_into`]): of
+//! the row groups that overlap all rows are read, and each goes by what its key hashes to.
 
 use super::file::{DELETED, KEY_GROUP, decimal_words};
 use super::fit::{Fit, StateName};
@@ -24,9 +24,6 @@ use std::sync::Arc;
 /// Rows that are read at once.
 const BATCH_ROWS: usize = 8192;
 
-/// Rows that tell how a file was divided: a key decides its key group, so a few give another number away.
-const PROBED_ROWS: usize = 1024;
-
 /// Takes the rows of a file that belong to the table's key groups.
 pub(super) fn restore(table: &mut dyn KeyedTable, uid: &OperatorUid, file: &RestoredKeyed) -> Result<(), TaskError> {
     match &file.bytes {
@@ -43,20 +40,17 @@ fn restore_from<R: ChunkReader + 'static>(
     table: &mut dyn KeyedTable,
     uid: &OperatorUid,
     file: &RestoredKeyed,
-    open: impl Fn() -> Result<R, TaskError>,
+    open: impl FnOnce() -> Result<R, TaskError>,
 ) -> Result<(), TaskError> {
-    let open = || ParquetRecordBatchReaderBuilder::try_new(open()?).map_err(|error| unreadable(uid, error));
-    let builder = open()?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(open()?).map_err(|error| unreadable(uid, error))?;
     let fit = Fit::new(StateName { uid, state: &file.name }, table.layout(), file.kind, builder.schema())?;
-    let mut restorer =
-        Restorer { uid, kind: file.kind, fit, divided_alike: true, touched: TouchedKeys::default(), words: Vec::new() };
-    let first_rows = open()?.with_limit(PROBED_ROWS).with_batch_size(PROBED_ROWS).build();
-    for batch in first_rows.map_err(|error| unreadable(uid, error))? {
-        restorer.divided_alike &= restorer.is_divided_alike(table, &batch.map_err(|error| unreadable(uid, error))?)?;
-    }
-    let owned = table.key_groups();
+    let max_parallelism = table.max_parallelism();
+    let divided_into = file.divided_into.unwrap_or(max_parallelism);
+    let (touched, words) = (TouchedKeys::default(), Vec::new());
+    let mut restorer = Restorer { uid, kind: file.kind, fit, divided_into, touched, words };
+    let stored = key_group::rescaled(table.key_groups(), max_parallelism, divided_into);
     let needed = (builder.metadata().row_groups().iter().enumerate())
-        .filter(|(_, group)| !restorer.divided_alike || overlaps(group, owned))
+        .filter(|(_, group)| overlaps(group, stored))
         .map(|(index, _)| index)
         .collect();
     let reader = builder.with_row_groups(needed).with_batch_size(BATCH_ROWS).build();
@@ -70,8 +64,8 @@ struct Restorer<'a> {
     uid: &'a OperatorUid,
     kind: KeyedStateKind,
     fit: Fit,
-    /// The file has as many key groups as the job.
-    divided_alike: bool,
+    /// Number of key groups by which the file's rows are divided.
+    divided_into: u16,
     touched: TouchedKeys,
     words: Vec<u64>,
 }
@@ -81,17 +75,19 @@ impl Restorer<'_> {
         let layout = table.layout().clone();
         let batch = self.fit.adapt(batch).map_err(|error| unreadable(self.uid, error))?;
         let key_columns = key_columns(&layout);
-        let rows = if self.divided_alike {
-            self.owned(table.key_groups(), &batch)?
+        let rows = if self.divided_into == table.max_parallelism() {
+            let rows = self.owned(table.key_groups(), &batch)?;
+            self.touched.hash(&layout, &rows, &key_columns)?;
+            self.check_groups(&rows)?;
+            rows
         } else {
             self.touched.hash(&layout, &batch, &key_columns)?;
+            self.check_groups(&batch)?;
             let groups: Vec<u16> = self.computed_groups(table.max_parallelism()).collect();
-            self.of_groups(table.key_groups(), &batch, &groups)?
+            let rows = self.of_groups(table.key_groups(), &batch, &groups)?;
+            self.touched.hash(&layout, &rows, &key_columns)?;
+            rows
         };
-        self.touched.hash(&layout, &rows, &key_columns)?;
-        if self.divided_alike {
-            self.check_groups(table.max_parallelism(), &rows)?;
-        }
         table.find(key_columns.first().map(|column| rows.column(*column).as_ref()), &mut self.touched)?;
         if self.touched.keys.len() != rows.num_rows() {
             return Err(unreadable(self.uid, "a key stands in it twice"));
@@ -107,13 +103,6 @@ impl Restorer<'_> {
             _ => vec![Fate::Write; rows.num_rows()],
         };
         table.store(&self.touched, &self.words, &fates)
-    }
-
-    fn is_divided_alike(&mut self, table: &dyn KeyedTable, batch: &RecordBatch) -> Result<bool, TaskError> {
-        let batch = self.fit.adapt(batch).map_err(|error| unreadable(self.uid, error))?;
-        self.touched.hash(table.layout(), &batch, &key_columns(table.layout()))?;
-        let groups = batch.column(0).as_primitive::<UInt16Type>().values();
-        Ok(self.computed_groups(table.max_parallelism()).eq(groups.iter().copied()))
     }
 
     fn owned(&self, owned: KeyGroupRange, batch: &RecordBatch) -> Result<RecordBatch, TaskError> {
@@ -134,9 +123,9 @@ impl Restorer<'_> {
     }
 
     /// The key groups in the file must be those that the keys hash to.
-    fn check_groups(&self, max_parallelism: u16, rows: &RecordBatch) -> Result<(), TaskError> {
+    fn check_groups(&self, rows: &RecordBatch) -> Result<(), TaskError> {
         let groups = rows.column(0).as_primitive::<UInt16Type>().values();
-        if self.computed_groups(max_parallelism).eq(groups.iter().copied()) {
+        if self.computed_groups(self.divided_into).eq(groups.iter().copied()) {
             return Ok(());
         }
         Err(TaskError::IncompatibleState(format!(

@@ -191,7 +191,8 @@ fn assemble(
                 continue;
             }
             let bytes = bytes_of(&keyed.data, files)?;
-            restored.keyed.push(RestoredKeyed { name: keyed.name.clone(), kind: keyed.kind, bytes });
+            let (name, divided_into) = (keyed.name.clone(), restore.divided_into);
+            restored.keyed.push(RestoredKeyed { name, kind: keyed.kind, divided_into, bytes });
         }
         for list in &operator.operator {
             restored.operator.push(read_list(&operator.uid, list, files)?);

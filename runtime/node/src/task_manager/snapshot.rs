@@ -110,7 +110,7 @@ pub(crate) async fn store(equipment: &Equipment, place: Place, mut snapshot: Tas
         Some(uri) => {
             let target = Target::of_savepoint(equipment, &place, uri)?;
             let stored = store_operators(&target, &place, &snapshot, WriteOptions::default()).await?;
-            Some(SubtaskState { operators: stored.operators, in_flight: Vec::new() })
+            Some(SubtaskState { operators: stored.operators, ..SubtaskState::default() })
         }
     };
     let base = snapshot.barrier.base.filter(|_| place.has_store);
@@ -123,7 +123,8 @@ pub(crate) async fn store(equipment: &Equipment, place: Place, mut snapshot: Tas
     let operators = stored.operators.iter().flat_map(OperatorSnapshot::data).map(StateData::size);
     metrics.full_bytes = operators.sum::<u64>() + metrics.in_flight_bytes;
     metrics.async_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Stored { state: SubtaskState { operators: stored.operators, in_flight }, savepoint, metrics })
+    let state = SubtaskState { operators: stored.operators, in_flight, divided_into: None };
+    Ok(Stored { state, savepoint, metrics })
 }
 
 /// What the operators of a subtask have become.

@@ -137,6 +137,7 @@ fn with_another_max_parallelism_each_subtask_gets_the_files_that_may_hold_its_ro
         let assigned = assign_state(&snapshot(2), &changed, "d", false).unwrap();
         let of = |index| {
             let state = &assigned[&SubtaskId { vertex: VertexId(1), index }];
+            assert_eq!(state.divided_into, (max_parallelism != 128).then_some(128));
             let handles = state.operators.iter().flat_map(|operator| &operator.keyed);
             handles.map(|handle| (handle.key_groups.start, handle.key_groups.end)).collect()
         };

@@ -91,8 +91,8 @@ fn state() -> impl Strategy<Value = SubtaskState> {
         length,
         data: StateData::Inline { bytes: vec![1, 2] },
     });
-    (prop::collection::vec(operator, 0..3), prop::collection::vec(in_flight, 0..3))
-        .prop_map(|(operators, in_flight)| SubtaskState { operators, in_flight })
+    (prop::collection::vec(operator, 0..3), prop::collection::vec(in_flight, 0..3), any::<Option<u16>>())
+        .prop_map(|(operators, in_flight, divided_into)| SubtaskState { operators, in_flight, divided_into })
 }
 
 fn deployment() -> impl Strategy<Value = Deployment> {

@@ -134,7 +134,7 @@ impl Job {
         let states = assigned.into_iter().map(|(subtask, state)| {
             let mut operators: BTreeMap<OperatorUid, RestoredState> = BTreeMap::new();
             for snapshot in state.operators {
-                self.take_snapshot(subtask, snapshot, &mut operators);
+                self.take_snapshot(subtask, snapshot, state.divided_into, &mut operators);
             }
             let read = |handle: &InFlightHandle| {
                 let StateData::Inline { bytes } = &handle.data else { panic!("all state is inline here") };
@@ -150,6 +150,7 @@ impl Job {
         &self,
         subtask: SubtaskId,
         snapshot: OperatorSnapshot,
+        divided_into: Option<u16>,
         operators: &mut BTreeMap<OperatorUid, RestoredState>,
     ) {
         let vertex = &self.program.vertices[subtask.vertex.0 as usize];
@@ -157,7 +158,8 @@ impl Job {
         let restored = operators.entry(snapshot.uid).or_default();
         for handle in snapshot.keyed {
             let StateData::Inline { bytes } = handle.data else { panic!("all state is inline here") };
-            restored.keyed.push(RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() });
+            let (name, kind, bytes) = (handle.name, handle.kind, bytes.into());
+            restored.keyed.push(RestoredKeyed { name, kind, divided_into, bytes });
         }
         for OperatorStateHandle { name, redistribution, data, .. } in snapshot.operator {
             let StateData::Inline { bytes } = data else { panic!("all state is inline here") };

@@ -256,7 +256,7 @@ fn restore(endpoint: &str) -> Result<f64> {
     let mut keyed = Vec::new();
     for (key, name, kind, _) in files {
         let bytes = runtime.block_on(store.get(&key))?.context("it was stored")?;
-        keyed.push(RestoredKeyed { name, kind, bytes: bytes.into() });
+        keyed.push(RestoredKeyed { name, kind, divided_into: None, bytes: bytes.into() });
     }
     let operator = open(StateBackend::Hash, RestoredState { restored: true, keyed, ..RestoredState::default() })?;
     let (cpu, wall) = (own_cpu()? - cpu, started.elapsed().as_secs_f64());

@@ -113,7 +113,7 @@ impl TaskManager {
         let parallelism = self.setup.program.graph.vertices[subtask.vertex.0 as usize].parallelism;
         let source = self.setup.program.vertices[subtask.vertex.0 as usize].source.clone();
         let mut loading = Loading { state: BTreeMap::new(), in_flight: vec![], missing: 0 };
-        let SubtaskState { operators, in_flight } = restore.unwrap_or_default();
+        let SubtaskState { operators, in_flight, divided_into } = restore.unwrap_or_default();
         for mut handle in in_flight {
             let StateData::Inline { bytes } = std::mem::replace(&mut handle.data, StateData::Inline { bytes: vec![] })
             else {
@@ -159,8 +159,12 @@ impl TaskManager {
             }
             for handle in keyed {
                 let place = Place::Keyed(state.keyed.len());
-                let restored =
-                    |bytes: Vec<u8>| RestoredKeyed { name: handle.name, kind: handle.kind, bytes: bytes.into() };
+                let restored = |bytes: Vec<u8>| RestoredKeyed {
+                    name: handle.name,
+                    kind: handle.kind,
+                    divided_into,
+                    bytes: bytes.into(),
+                };
                 match handle.data {
                     StateData::Inline { bytes } => state.keyed.push(restored(bytes)),
                     StateData::File { path, .. } => {

@@ -93,7 +93,7 @@ impl TaskManager {
         let savepoint = savepoint.map(|(directory, states)| {
             self.upload_savepoint((run, checkpoint, subtask), &directory, states, &mut missing)
         });
-        let state = (SubtaskState { operators, in_flight }, savepoint);
+        let state = (SubtaskState { operators, in_flight, divided_into: None }, savepoint);
         let waiting = Acknowledgement { state, missing: missing as usize, recorders };
         if missing == 0 {
             return self.acknowledge(run, checkpoint, subtask, waiting);
@@ -135,7 +135,7 @@ impl TaskManager {
                 committables: vec![],
             });
         }
-        SubtaskState { operators, in_flight: vec![] }
+        SubtaskState { operators, ..SubtaskState::default() }
     }
 
     /// Bytes of state: inline, or a file that is put below this directory, beside others of the job or not.

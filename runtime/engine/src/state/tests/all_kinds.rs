@@ -26,8 +26,18 @@ struct Remembers {
 }
 
 impl Remembers {
-    fn open(index: u32, parallelism: u32, backend: &StateBackend, state: RestoredState) -> Result<Self, TaskError> {
-        let context = OperatorContext { state_backend: backend.clone(), ..context(index, parallelism) };
+    fn open(
+        index: u32,
+        (parallelism, max_parallelism): (u32, u16),
+        backend: &StateBackend,
+        state: RestoredState,
+    ) -> Result<Self, TaskError> {
+        let context = OperatorContext {
+            key_groups: KeyGroupRange::of_subtask(SubtaskIndex(index), parallelism, max_parallelism),
+            max_parallelism,
+            state_backend: backend.clone(),
+            ..context(index, parallelism)
+        };
         let mut counts = context.keyed_table("counts", layout(&[("k", DataType::Int64)]))?;
         counts.restore(&UID.into(), &state.keyed)?;
         let mut largest: ListState<i64> = ListState::union("largest", &context, &state)?;
@@ -91,7 +101,7 @@ struct Job {
 
 impl Job {
     fn start(parallelism: u32, backend: &StateBackend) -> Self {
-        let open = |index| Remembers::open(index, parallelism, backend, RestoredState::default()).unwrap();
+        let open = |index| Remembers::open(index, (parallelism, 128), backend, RestoredState::default()).unwrap();
         let subtasks = (0..parallelism).map(open).collect();
         Self { subtasks, model: Model::default(), files: BTreeMap::new(), base: None, checkpoint: 0 }
     }
@@ -149,7 +159,7 @@ impl Job {
             in_flight: vec![],
             details: None,
             operators: operators.collect(),
-            vertices: describe_vertices(&graph(frozen.len() as u32)),
+            vertices: describe_vertices(&graph((frozen.len() as u32, 128))),
         }
     }
 
@@ -196,25 +206,27 @@ impl Job {
         }
     }
 
-    /// What a snapshot starts, at any parallelism and on any backend.
-    fn restored(&self, metadata: &Metadata, parallelism: u32, backend: &StateBackend) -> Vec<Remembers> {
+    /// What a snapshot starts, at any parallelism and maximum of it, and on any backend.
+    fn restored(&self, metadata: &Metadata, parallelism: (u32, u16), backend: &StateBackend) -> Vec<Remembers> {
         let mut assigned = assign_state(metadata, &graph(parallelism), "s3://b/1/chk-1", false).unwrap();
         let open = |index| {
             let subtask = SubtaskId { vertex: VertexId(0), index: SubtaskIndex(index) };
-            let snapshots = assigned.remove(&subtask).unwrap().operators;
+            let assigned = assigned.remove(&subtask).unwrap();
             let mut state = RestoredState { restored: true, ..RestoredState::default() };
-            for snapshot in snapshots {
-                state.keyed.extend(snapshot.keyed.into_iter().map(|handle| self.fetch(handle)));
+            for snapshot in assigned.operators {
+                let fetch = |handle| self.fetch(handle, assigned.divided_into);
+                state.keyed.extend(snapshot.keyed.into_iter().map(fetch));
                 state.operator.extend(snapshot.operator.into_iter().map(read_list));
             }
             Remembers::open(index, parallelism, backend, state).unwrap()
         };
-        (0..parallelism).map(open).collect()
+        (0..parallelism.0).map(open).collect()
     }
 
-    fn fetch(&self, handle: KeyedStateHandle) -> RestoredKeyed {
+    fn fetch(&self, handle: KeyedStateHandle, divided_into: Option<u16>) -> RestoredKeyed {
         let StateData::File { path, .. } = handle.data else { panic!("it is a file") };
-        RestoredKeyed { name: handle.name, kind: handle.kind, bytes: self.files[&path].clone().into() }
+        let bytes = self.files[&path].clone().into();
+        RestoredKeyed { name: handle.name, kind: handle.kind, divided_into, bytes }
     }
 }
 
@@ -225,10 +237,10 @@ fn read_list(handle: OperatorStateHandle) -> RestoredList {
     RestoredList { name: handle.name, redistribution: handle.redistribution, items }
 }
 
-fn graph(parallelism: u32) -> JobGraph {
+fn graph((parallelism, max_parallelism): (u32, u16)) -> JobGraph {
     let operator = OperatorInfo { uid: UID.into(), kind: OperatorKind::Keyed, description: "remembers".to_owned() };
     let vertex = Vertex { id: VertexId(0), name: "remembers".to_owned(), parallelism, operators: vec![operator] };
-    JobGraph { vertices: vec![vertex], edges: vec![], max_parallelism: 128 }
+    JobGraph { vertices: vec![vertex], edges: vec![], max_parallelism }
 }
 
 /// All subtasks together hold what the model says, each of it where it belongs.
@@ -250,6 +262,7 @@ fn check(subtasks: &mut [Remembers], model: &Model, what: &str) {
 
 #[test]
 fn every_kind_of_state_survives_checkpoints_and_savepoints_on_every_backend_at_any_parallelism() {
+    let parallelisms = [(1, 128), (2, 128), (3, 128), (5, 128), (1, 64), (3, 64), (2, 300), (4, 7)];
     for (taken_on, backend) in backends() {
         let mut job = Job::start(3, &backend);
         job.give(0..400, 0);
@@ -260,8 +273,8 @@ fn every_kind_of_state_survives_checkpoints_and_savepoints_on_every_backend_at_a
             deltas += pieces.filter(|piece| piece.kind == sluice_protocol::state::KeyedStateKind::Delta).count();
             for (kind, metadata) in [("checkpoint", checkpoint), ("savepoint", savepoint)] {
                 for (restored_on, other) in backends() {
-                    for parallelism in [1, 2, 3, 5] {
-                        let what = format!("{kind} {round}, {taken_on} to {restored_on}, 3 to {parallelism}");
+                    for parallelism in parallelisms {
+                        let what = format!("{kind} {round}, {taken_on} to {restored_on}, 3 of 128 to {parallelism:?}");
                         let mut subtasks = job.restored(&metadata, parallelism, &other);
                         check(&mut subtasks, &job.model, &what);
                     }
@@ -282,11 +295,11 @@ fn a_job_that_was_restored_goes_on_and_is_stored_again() {
         let mut job = Job::start(2, &backends[first].1);
         job.give(0..100, 1);
         let (_, savepoint) = job.barrier();
-        job.subtasks = job.restored(&savepoint, 3, &backends[second].1);
+        job.subtasks = job.restored(&savepoint, (3, 128), &backends[second].1);
         job.base = None;
         job.give(50..150, 2);
         let (checkpoint, _) = job.barrier();
-        let mut subtasks = job.restored(&checkpoint, 2, &backends[first].1);
+        let mut subtasks = job.restored(&checkpoint, (2, 128), &backends[first].1);
         check(&mut subtasks, &job.model, &format!("{} to {} and back", backends[first].0, backends[second].0));
     }
 }
@@ -299,7 +312,7 @@ fn lists_are_dealt_out_evenly_and_in_order() {
     }
     let (_, savepoint) = job.barrier();
     let lists = |parallelism| -> Vec<Vec<i64>> {
-        let subtasks = job.restored(&savepoint, parallelism, &StateBackend::Hash);
+        let subtasks = job.restored(&savepoint, (parallelism, 128), &StateBackend::Hash);
         subtasks.iter().map(|subtask| subtask.numbers.get().to_vec()).collect()
     };
     assert_eq!(lists(3), [vec![1, 2, 3, 4, 5], vec![60, 61], vec![8, 9]], "each gets its own back");

@@ -130,6 +130,7 @@ impl Stored {
         let restored = |(handle, bytes): &(KeyedStateHandle, Bytes)| RestoredKeyed {
             name: handle.name.clone(),
             kind: handle.kind,
+            divided_into: None,
             bytes: bytes.clone().into(),
         };
         self.files.iter().map(restored).collect()

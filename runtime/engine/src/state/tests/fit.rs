@@ -38,7 +38,7 @@ fn file_with(columns: Vec<(&str, ArrayRef)>) -> [RestoredKeyed; 1] {
     let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
-    [RestoredKeyed { name: "counts".to_owned(), kind: KeyedStateKind::Full, bytes: bytes.into() }]
+    [RestoredKeyed { name: "counts".to_owned(), kind: KeyedStateKind::Full, divided_into: None, bytes: bytes.into() }]
 }
 
 fn numbers(values: [i64; 3]) -> ArrayRef {
@@ -146,23 +146,27 @@ fn a_key_keeps_its_name_and_type() {
     assert!(error.contains("the key column 'other' (Int32) is not in the snapshot"), "{error}");
 }
 
-/// Whatever number of key groups a file was divided into, each key comes to its subtask and to no other.
+/// Whatever number of key groups a file was divided into, each key comes to its subtask and to no other. With so many keys
+/// one key group fills thousands of rows, with so few each its own.
 #[test]
 fn a_file_of_another_number_of_key_groups_is_divided_anew() {
     let layout = layout(&[("k", DataType::Utf8)]);
-    let mut stored = table(&layout, all(), 128);
-    let rows = super::texts(&(0..20_000).map(|key| format!("key {key}")).collect::<Vec<_>>());
-    super::add(stored.as_mut(), &rows, 3);
-    let pieces = crate::testing::written(super::freeze(stored.as_mut()).as_ref()).keyed;
-    let files: Vec<RestoredKeyed> = pieces.iter().map(crate::testing::restored).collect();
-    for (max_parallelism, parallelism) in [(64, 1), (64, 5), (300, 7), (32_768, 3), (1, 1)] {
-        let mut total = 0;
-        for index in 0..parallelism {
-            let owned = KeyGroupRange::of_subtask(SubtaskIndex(index), parallelism, max_parallelism);
-            let mut part = table(&layout, owned, max_parallelism);
-            part.restore(&OperatorUid::from("op"), &files).unwrap();
-            total += part.len();
+    for keys in [150_000_u64, 20] {
+        let mut stored = table(&layout, all(), 128);
+        let rows = super::texts(&(0..keys).map(|key| format!("key {key}")).collect::<Vec<_>>());
+        super::add(stored.as_mut(), &rows, 3);
+        let pieces = crate::testing::written(super::freeze(stored.as_mut()).as_ref()).keyed;
+        let anew = |piece| RestoredKeyed { divided_into: Some(128), ..crate::testing::restored(piece) };
+        let files: Vec<RestoredKeyed> = pieces.iter().map(anew).collect();
+        for (max_parallelism, parallelism) in [(64, 1), (64, 5), (300, 7), (32_768, 3), (1, 1)] {
+            let mut total = 0;
+            for index in 0..parallelism {
+                let owned = KeyGroupRange::of_subtask(SubtaskIndex(index), parallelism, max_parallelism);
+                let mut part = table(&layout, owned, max_parallelism);
+                part.restore(&OperatorUid::from("op"), &files).unwrap();
+                total += part.len();
+            }
+            assert_eq!(total, keys, "{max_parallelism} key groups over {parallelism} subtasks");
         }
-        assert_eq!(total, 20_000, "{max_parallelism} key groups over {parallelism} subtasks");
     }
 }

@@ -573,7 +573,7 @@ impl Bench {
             kind: KeyedStateKind::Full,
             data: StateData::File { path: format!("../shared/{file}"), size: 1, checksum: None },
         }));
-        SubtaskState { operators: vec![operator], in_flight: vec![] }
+        SubtaskState { operators: vec![operator], ..SubtaskState::default() }
     }
 
     pub(super) fn decline(&mut self, id: u64, failure: Failure) {
