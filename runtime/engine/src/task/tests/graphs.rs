@@ -11,7 +11,7 @@
 
 use super::*;
 use crate::in_flight;
-use crate::operator::{Collector, ListPiece, Operator, OperatorFactory, SnapshotWriter};
+use crate::operator::{Collector, ListPiece, Operator, OperatorFactory, RestoredKeyed, SnapshotWriter};
 use crate::program::Program;
 use crate::source::SourceFactory;
 use crate::state::{AccumulatorColumn, Fate, KeyedTable, TableLayout, TouchedKeys};
@@ -290,7 +290,9 @@ impl Checkpoint {
         }
         for (uid, state) in snapshot.write(&WriteOptions::default()).unwrap() {
             let all = self.states.entry(uid).or_default();
-            all.keyed.extend(state.keyed.iter().map(crate::testing::restored));
+            let divided_into = Some(graph.max_parallelism);
+            let restored = |piece| RestoredKeyed { divided_into, ..crate::testing::restored(piece) };
+            all.keyed.extend(state.keyed.iter().map(restored));
             all.splits.extend(state.splits);
             all.operator.extend(state.operator.into_iter().map(|list| crate::operator::RestoredList {
                 name: list.name,
