@@ -73,7 +73,22 @@ pub(crate) fn create_topic(bootstrap: &str, prefix: &str, partitions: i32) -> St
     for result in wait(admin.create_topics(&[topic], &options)).unwrap() {
         result.unwrap();
     }
+    wait_for_topic(&admin, &name, partitions);
     name
+}
+
+/// The controller answers when it has made a topic, and its broker may hear of it later.
+fn wait_for_topic(admin: &AdminClient<DefaultClientContext>, name: &str, partitions: i32) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let known = admin.inner().fetch_metadata(Some(name), TIMEOUT).unwrap();
+        let topic = &known.topics()[0];
+        if topic.error().is_none() && topic.partitions().len() == usize::try_from(partitions).unwrap() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the broker does not hear of the topic '{name}'");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Adds partitions to a topic.
