@@ -52,6 +52,13 @@ impl TimeSpan {
     }
 }
 
+impl From<Duration> for TimeSpan {
+    /// Whole milliseconds, as many as can be counted.
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// A span of time that could not be read.

@@ -46,12 +46,10 @@ use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_physical_expr::expressions::{CastExpr, Column, Literal};
 use datafusion_sql::sqlparser::ast::{self, Spanned, visit_expressions};
 use sluice_engine::table::{ConnectorCatalog, TableDescriptor, TableError, TableOption};
-use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 use time::Times;
 
 /// A statement and what it refers to.
@@ -368,11 +366,6 @@ impl Statement<'_> {
     fn internal(&self, message: &str) -> SqlError {
         self.text.error(SqlErrorKind::Internal, self.insert.query_at, message)
     }
-}
-
-/// As the engine counts time.
-pub(crate) fn time_span(duration: Duration) -> TimeSpan {
-    TimeSpan(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Where an output comes from; a cast that keeps different values different is looked through.

@@ -6,9 +6,9 @@ use super::slots::DEFAULT_TIMEOUT;
 use super::transactions::{Handle, Transactions, Verdict};
 use sluice_engine::sink::committer::commit_in_turn;
 use sluice_engine::sink::{Commit, CommitError, Committer, CommitterContext, TransactionId};
+use sluice_protocol::Run;
 use sluice_protocol::commit::StagedLife;
 use sluice_protocol::state::Committable;
-use sluice_protocol::{Run, TimeSpan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,10 +144,7 @@ impl Committer for KafkaCommitter {
 
     fn life(&mut self) -> Result<StagedLife, CommitError> {
         let table = &self.options.table;
-        let limited = |span: Duration, by| StagedLife::Limited {
-            span: TimeSpan(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
-            by,
-        };
+        let limited = |span: Duration, by| StagedLife::Limited { span: span.into(), by };
         if let Some(timeout) = self.options.transaction_timeout {
             return Ok(limited(timeout, format!("the option 'properties.transaction.timeout.ms' of table '{table}'")));
         }

@@ -74,7 +74,7 @@ impl Ready {
             started_at: found.started_at,
             partitions: found.partitions.clone(),
         };
-        Ok((handle, TimeSpan(u64::try_from(found.timeout.as_millis()).unwrap_or(u64::MAX))))
+        Ok((handle, found.timeout.into()))
     }
 }
 

@@ -46,7 +46,7 @@ impl SourceTime {
                 return Err(wrong(statement, table, option, &message));
             }
         }
-        let for_all = statement.insert.settings.idle_timeout.map(crate::translate::time_span);
+        let for_all = statement.insert.settings.idle_timeout.map(TimeSpan::from);
         let idle_timeout = duration_of(statement, table, IDLE_TIMEOUT)?.or(for_all);
         Ok(Self { idle_timeout: idle_timeout.filter(|timeout| timeout.0 > 0), alignment: alignment(statement, table)? })
     }
@@ -83,7 +83,7 @@ fn option<'a>(table: &'a Table, key: &str) -> Option<&'a OptionDefinition> {
 fn duration_of(statement: &Statement<'_>, table: &Table, key: &str) -> Result<Option<TimeSpan>, SqlError> {
     let Some(option) = option(table, key) else { return Ok(None) };
     match duration(&option.value) {
-        Ok(duration) => Ok(Some(crate::translate::time_span(duration))),
+        Ok(duration) => Ok(Some(TimeSpan::from(duration))),
         Err(message) => Err(wrong(statement, table, option, &format!("option '{key}' is no duration: {message}"))),
     }
 }

@@ -3,7 +3,7 @@
 //! Before the exchange the stream is cut down to keys and arguments. Without keys there is one group, so one subtask.
 
 use super::time::Times;
-use super::{Lineage, Stream, Translator, Updates, time_span};
+use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -13,6 +13,7 @@ use datafusion_expr::Expr;
 use datafusion_expr::logical_plan::Aggregate;
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
 use sluice_engine::operator::OperatorFactory;
+use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl Translator<'_> {
             calls,
             emit_update_before: needs_before,
             changelog: stream.updates.is_some(),
-            ttl: stateful.ttl[0].map(time_span),
+            ttl: stateful.ttl[0].map(TimeSpan::from),
         };
         let name = format!("GroupAggregate[{}]", key_names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, &name, description.clone())?;
@@ -103,7 +104,7 @@ impl Translator<'_> {
             calls: Vec::new(),
             emit_update_before: true,
             changelog: stream.updates.is_some(),
-            ttl: stateful.ttl[0].map(time_span),
+            ttl: stateful.ttl[0].map(TimeSpan::from),
         };
         let description = format!("Distinct(columns=[{}])", names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, "Distinct", description.clone())?;

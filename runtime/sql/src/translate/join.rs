@@ -7,7 +7,7 @@ use super::aggregate::make_names_unique;
 use super::bounds::{Bounded, bounds};
 use super::time::Times;
 use super::window::WindowColumns;
-use super::{Lineage, Stream, Translator, Updates, time_span};
+use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -24,6 +24,7 @@ use datafusion_expr::{BinaryExpr, Expr, JoinType, Operator};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
 use sluice_engine::join::{JoinFactory, JoinKind, JoinSpec};
+use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 
@@ -73,8 +74,8 @@ impl Translator<'_> {
             condition: condition.map(operators::computed),
             output: Arc::clone(&output),
             // What time bounds lives as long as that says.
-            left_ttl: stateful.ttl[0].map(time_span).filter(|_| bounded.is_none()),
-            right_ttl: stateful.ttl[1].map(time_span).filter(|_| bounded.is_none()),
+            left_ttl: stateful.ttl[0].map(TimeSpan::from).filter(|_| bounded.is_none()),
+            right_ttl: stateful.ttl[1].map(TimeSpan::from).filter(|_| bounded.is_none()),
             bounds: bounded.map(|(_, bounds)| bounds),
         };
         let factory = JoinFactory::new(spec).map_err(|error| self.statement.invalid(&error.to_string()))?;

@@ -6,7 +6,7 @@
 use super::join::Side;
 use super::time::Times;
 use super::window::WindowColumns;
-use super::{Lineage, Stream, Translator, Updates, time_span};
+use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -18,6 +18,7 @@ use datafusion_physical_expr::expressions::lit;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::OperatorFactory;
 use sluice_engine::rank::{FirstRowFactory, RankBy, RankFactory, RankOrder, RankSpec, WindowRankFactory};
+use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Translator<'_> {
             number: node.has_number.then(|| NUMBER.to_owned()),
             emit_update_before: needs_before,
             changelog,
-            ttl: stateful.ttl[0].map(time_span),
+            ttl: stateful.ttl[0].map(TimeSpan::from),
         };
         let by_window = |windows: &WindowColumns| {
             windows.are_made()
@@ -115,7 +116,7 @@ impl Translator<'_> {
     /// The first row that arrives of each partition: never taken back.
     fn first_rows(&mut self, node: &Rank, side: Side, stateful: Stateful) -> Result<Stream, SqlError> {
         let Side { stream, columns, keys, key_names } = side;
-        let (input, ttl) = (Arc::clone(stream.chain.schema()), stateful.ttl[0].map(time_span));
+        let (input, ttl) = (Arc::clone(stream.chain.schema()), stateful.ttl[0].map(TimeSpan::from));
         let factory = FirstRowFactory::new(input, keys.clone(), ttl);
         let factory = factory.map_err(|error| self.statement.invalid(&error.to_string()))?;
         let description = format!("Deduplicate(keep=[FirstRow], key=[{}], order=[PROCTIME])", key_names.join(", "));

@@ -7,7 +7,7 @@
 use super::aggregate::Inputs;
 use super::late_rows::Lateness;
 use super::time::{TimeAttribute, Times};
-use super::{Lineage, Stream, Translator, Updates, time_span};
+use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
@@ -406,7 +406,7 @@ pub(super) fn operator(
                 time,
                 window_time,
                 late: LateRows {
-                    allowed_lateness: late.allowed.map_or(TimeSpan(0), time_span),
+                    allowed_lateness: late.allowed.map_or(TimeSpan(0), TimeSpan::from),
                     emit_update_before: late.needs_before,
                     emit: late.to.is_some(),
                 },
