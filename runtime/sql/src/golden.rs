@@ -103,7 +103,8 @@ fn the_reference_is_right() {
 }
 
 /// Those that have nodes of ours, which DataFusion cannot execute: windows and UNNEST.
-const NOT_BATCH: [&str; 20] = [
+const NOT_BATCH: [&str; 22] = [
+    "window_aligned_silent_split",
     "window_cumulate",
     "window_distinct",
     "window_distinct_global",
@@ -111,6 +112,7 @@ const NOT_BATCH: [&str; 20] = [
     "window_full_join",
     "window_global",
     "window_hop",
+    "window_idle_source",
     "window_join",
     "window_join_aligned",
     "window_late_updates",
