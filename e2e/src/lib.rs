@@ -7,6 +7,7 @@
 //! | `KUBECONFIG` | the cluster |
 //! | `SLUICE_TEST_HELM` | the helm binary; `helm` when unset |
 //! | `SLUICE_TEST_RUNTIME_IMAGE`, `SLUICE_TEST_CONTROLLER_IMAGE` | images that the cluster's nodes have |
+//! | `SLUICE_TEST_OTHER_RUNTIME_IMAGE` | the runtime's image under another version |
 //! | `SLUICE_TEST_KAFKA`, `SLUICE_TEST_KAFKA_PODS` | bootstrap address for the test, and for pods |
 //! | `SLUICE_TEST_KUBELET` | a program that is called with `stop` or `start` and a node's name |
 //! | `SLUICE_TEST_LOGS` | a program that prints what the cluster itself has logged last, for a test that failed |
@@ -92,9 +93,81 @@ impl Cluster {
     }
 
     /// Installs or upgrades both charts and waits for the controller.
-    fn install(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When Helm fails, with what it said.
+    pub fn install(&self) -> anyhow::Result<()> {
         self.helm(&["upgrade", "--install", "sluice-crds", &format!("{CHARTS}/sluice-crds")])?;
         self.install_operator(&[])
+    }
+
+    /// Removes both charts, and waits until the controllers are gone.
+    ///
+    /// # Errors
+    /// When Helm fails, with what it said.
+    pub fn uninstall(&self) -> anyhow::Result<()> {
+        self.helm(&["uninstall", "sluice", "--namespace", OPERATOR, "--wait", "--timeout", "60s"])?;
+        self.helm(&["uninstall", "sluice-crds"])?;
+        wait_for_no_controllers()
+    }
+
+    /// Both charts as they are handed to users, the one of the CRDs first.
+    ///
+    /// # Errors
+    /// When Helm fails, with what it said.
+    pub fn package_charts(&self) -> anyhow::Result<[String; 2]> {
+        let directory = std::env::temp_dir().join(sluice_tests::harness::unique("sluice-charts"));
+        let directory = directory.to_str().context("a directory")?;
+        let mut packages = ["sluice-crds", "sluice"].map(|chart| format!("{CHARTS}/{chart}"));
+        for package in &mut packages {
+            let said = self.helm(&["package", package, "--destination", directory])?;
+            let path = said.trim().rsplit(": ").next().context("no path")?;
+            *package = path.to_owned();
+        }
+        Ok(packages)
+    }
+
+    /// Installs these, as the README says.
+    ///
+    /// # Errors
+    /// When Helm fails, with what it said.
+    pub fn install_packages(&self, [resources, operator]: &[String; 2]) -> anyhow::Result<()> {
+        self.helm(&["install", "sluice-crds", resources])?;
+        let images = self.images();
+        let place = ["--namespace", OPERATOR, "--create-namespace", "--wait", "--timeout", "120s"];
+        self.helm(&[&["install", "sluice", operator] as &[&str], &place, &["--set", &images]].concat())?;
+        Ok(())
+    }
+
+    /// The values that name the images.
+    fn images(&self) -> String {
+        let (repository, tag) = split_image(&self.controller_image);
+        let (runtime_repository, runtime_tag) = split_image(&self.runtime_image);
+        format!(
+            "image.repository={repository},image.tag={tag},\
+             runtimeImage.repository={runtime_repository},runtimeImage.tag={runtime_tag}"
+        )
+    }
+
+    /// What job pods run whose spec names no image.
+    #[must_use]
+    pub fn runtime_image(&self) -> &str {
+        &self.runtime_image
+    }
+
+    /// The runtime's image of another version; `None` where the environment names none.
+    ///
+    /// # Panics
+    /// With `CI=true` and without one.
+    #[must_use]
+    pub fn other_runtime_image(&self) -> Option<String> {
+        let image = std::env::var("SLUICE_TEST_OTHER_RUNTIME_IMAGE").ok().filter(|image| !image.is_empty());
+        if image.is_none() {
+            let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+            assert!(!is_ci, "CI=true, but SLUICE_TEST_OTHER_RUNTIME_IMAGE names no image (see e2e/README.md)");
+            println!("skipped: SLUICE_TEST_OTHER_RUNTIME_IMAGE names no image of another version");
+        }
+        image
     }
 
     /// Installs or upgrades the operator with these values (`name=value`) and waits for the controller.
@@ -102,12 +175,7 @@ impl Cluster {
     /// # Errors
     /// When Helm fails, with what it said.
     pub fn install_operator(&self, values: &[&str]) -> anyhow::Result<()> {
-        let (repository, tag) = split_image(&self.controller_image);
-        let (runtime_repository, runtime_tag) = split_image(&self.runtime_image);
-        let images = format!(
-            "image.repository={repository},image.tag={tag},\
-             runtimeImage.repository={runtime_repository},runtimeImage.tag={runtime_tag}"
-        );
+        let images = self.images();
         let chart = format!("{CHARTS}/sluice");
         let mut arguments = vec!["upgrade", "--install", "sluice", &chart, "--namespace", OPERATOR];
         arguments.extend(["--create-namespace", "--wait", "--timeout", "120s", "--set", &images]);
@@ -143,8 +211,7 @@ impl Cluster {
         let replicas = kubectl(&["get", "deployment", "sluice", "-n", OPERATOR, "-o", "jsonpath={.spec.replicas}"])?;
         let away = WithoutControllers { cluster: self, replicas };
         scale_controllers("0")?;
-        let label = "app.kubernetes.io/name=sluice-controller";
-        kubectl(&["wait", "--for=delete", "pod", "-l", label, "-n", OPERATOR, "--timeout=25s"])?;
+        wait_for_no_controllers()?;
         Ok(away)
     }
 
@@ -221,6 +288,12 @@ impl Drop for WithoutControllers<'_> {
             println!("the controllers did not come back");
         }
     }
+}
+
+fn wait_for_no_controllers() -> anyhow::Result<()> {
+    let label = "app.kubernetes.io/name=sluice-controller";
+    kubectl(&["wait", "--for=delete", "pod", "-l", label, "-n", OPERATOR, "--timeout=25s"])?;
+    Ok(())
 }
 
 fn scale_controllers(replicas: &str) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use sluice_tests::harness::pageviews::Load;
 use std::time::{Duration, Instant};
 
 /// How long a standby replica may take to lead.
-const FAILOVER: Duration = Duration::from_secs(20);
+const FAILOVER: Duration = Duration::from_secs(15);
 const STABILITY: &str = "  stability: {checkpoints: 1, duration: 4s, deadline: 3m}\n";
 
 /// Of an upgrade (docs/operator.md).

@@ -34,13 +34,31 @@ pub(crate) struct Image {
     /// The program it runs.
     pub(crate) program: &'static str,
     title: &'static str,
+    version: &'static str,
 }
 
 /// Every image of the project.
 pub(crate) const IMAGES: [Image; 2] = [
-    Image { name: "runtime", program: "sluice", title: "Sluice's JobManager and TaskManager" },
-    Image { name: "controller", program: "sluice-controller", title: "Sluice's controller" },
+    Image {
+        name: "runtime",
+        program: "sluice",
+        title: "Sluice's JobManager and TaskManager",
+        version: workspace::VERSION,
+    },
+    Image {
+        name: "controller",
+        program: "sluice-controller",
+        title: "Sluice's controller",
+        version: workspace::VERSION,
+    },
 ];
+
+/// The runtime as another version, to which tests on a cluster move jobs, and back. Its program is the same one: what an
+/// older one says and understands otherwise is in the tests of the controller's plan.
+pub(crate) const OTHER_RUNTIME: Image = {
+    let [runtime, _] = IMAGES;
+    Image { version: "other", ..runtime }
+};
 
 /// A written image.
 pub(crate) struct Built {
@@ -53,7 +71,7 @@ pub(crate) struct Built {
 impl Image {
     /// `sluice/<name>:<version>`.
     pub(crate) fn reference(&self) -> String {
-        format!("sluice/{}:{}", self.name, workspace::VERSION)
+        format!("sluice/{}:{}", self.name, self.version)
     }
 
     /// Where its program lies in it.
@@ -65,7 +83,8 @@ impl Image {
     pub(crate) fn build(&self) -> Result<Built> {
         let directory = workspace::images()?;
         fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        let archive = directory.join(format!("{}.tar", self.name));
+        let version = if self.version == workspace::VERSION { String::new() } else { format!("-{}", self.version) };
+        let archive = directory.join(format!("{}{version}.tar", self.name));
         let layer = self.filesystem()?.to_tar()?;
         archive::write(&archive, self, &layer).with_context(|| format!("cannot write {}", archive.display()))?;
         Ok(Built { archive, size: layer.len() as u64 })

@@ -151,7 +151,7 @@ impl Testbed {
         let testbed = Self { keep: testbed_state().join("run/testbed.sock").exists() };
         process::run(workspace::script(TESTBED_UP))?;
         let mut import = workspace::script("e2e/testbed/import.sh");
-        for image in &image::IMAGES {
+        for image in image::IMAGES.iter().chain([&image::OTHER_RUNTIME]) {
             import.arg(image.build()?.archive);
         }
         process::run(import)?;
@@ -177,6 +177,7 @@ impl Testbed {
             ("SLUICE_TEST_HELM", helm.trim().to_owned()),
             ("SLUICE_TEST_RUNTIME_IMAGE", runtime.reference()),
             ("SLUICE_TEST_CONTROLLER_IMAGE", controller.reference()),
+            ("SLUICE_TEST_OTHER_RUNTIME_IMAGE", image::OTHER_RUNTIME.reference()),
         ])
     }
 }

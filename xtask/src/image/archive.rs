@@ -10,7 +10,6 @@ use tar::EntryType;
 
 use super::Image;
 use super::filesystem::{USER, append};
-use crate::workspace;
 
 /// Replaces the archive in one step, so that nobody imports half of one.
 pub(super) fn write(path: &Path, image: &Image, layer: &[u8]) -> Result<()> {
@@ -45,7 +44,7 @@ fn configuration(image: &Image, layer_digest: &str) -> serde_json::Value {
             "Env": ["PATH=/usr/local/bin"],
             "Labels": {
                 "org.opencontainers.image.title": image.title,
-                "org.opencontainers.image.version": workspace::VERSION,
+                "org.opencontainers.image.version": image.version,
                 "org.opencontainers.image.licenses": "Apache-2.0",
             },
         },
