@@ -4,6 +4,7 @@
 //! Derived schemas say types and fields. What is added here: ranges, exclusive options (CEL), number formats that
 //! Kubernetes knows, and short descriptions where the derived ones would be larger than all the rest.
 
+mod rules;
 mod savepoint;
 
 use crate::savepoint::Savepoint;
@@ -11,6 +12,7 @@ use crate::spec::StreamJob;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt;
 use serde_json::{Value, json};
+use sluice_protocol::restart::WINDOW_LIMIT;
 
 /// Every CustomResourceDefinition of Sluice.
 ///
@@ -39,8 +41,8 @@ fn stream_job() -> Adjustments {
     Adjustments {
         replacements: replacements(),
         keywords: keywords(),
-        rules: RULES,
-        not_null: NOT_NULL,
+        rules: rules::STREAM_JOB,
+        not_null: rules::NOT_NULL,
         scale: Some(scale()),
     }
 }
@@ -74,51 +76,6 @@ struct Rule {
     message: &'static str,
 }
 
-const RULES: &[Rule] = &[
-    Rule {
-        at: "",
-        rule: "size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        message: "metadata.name must be at most 40 characters of a-z, 0-9 and '-', start with a letter and end with a \
-                  letter or digit: pods and a Service are named after it",
-    },
-    Rule {
-        at: "spec",
-        rule: "self.parallelism <= self.maxParallelism",
-        message: "parallelism must not be greater than maxParallelism",
-    },
-    Rule {
-        at: "spec/program",
-        rule: "has(self.sql) != has(self.sqlFrom)",
-        message: "exactly one of sql and sqlFrom must be set",
-    },
-    Rule {
-        at: "spec",
-        rule: "!has(self.savepoints) || has(self.checkpointing)",
-        message: "savepoints needs checkpointing: without it the job stores no state",
-    },
-    Rule {
-        at: "spec/savepoints",
-        rule: "has(self.interval) != has(self.schedule)",
-        message: "exactly one of interval and schedule must be set",
-    },
-    Rule {
-        at: "spec/restartStrategy",
-        rule: "[has(self.fixedDelay), has(self.failureRate), has(self.exponentialDelay), has(self.none)]\
-               .filter(x, x).size() == 1",
-        message: "exactly one of fixedDelay, failureRate, exponentialDelay and none must be set",
-    },
-    Rule {
-        at: "spec/checkpointing/tolerableFailures",
-        rule: "type(self) == int ? self >= 0 : self == 'Unlimited'",
-        message: "tolerableFailures is a number from 0, or Unlimited",
-    },
-    Rule {
-        at: "spec/checkpointing",
-        rule: "!has(self.storageOptions) || self.storage.startsWith('s3://')",
-        message: "storageOptions apply to s3:// storage only",
-    },
-];
-
 /// Keywords that replace or complete the derived ones at a place.
 fn keywords() -> Vec<(&'static str, Value)> {
     let storage = "^(JobManager|file:///.+|s3://[^/]+(/.*)?)$";
@@ -131,7 +88,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("spec/checkpointing/storage", json!({"pattern": storage})),
         ("spec/checkpointing/savepointStorage", json!({"pattern": "^(file:///.+|s3://[^/]+(/.*)?)$"})),
         ("spec/checkpointing/storageOptions/endpoint", json!({"pattern": "^https?://.+"})),
-        ("spec/restartStrategy/failureRate/maxFailures", json!({"minimum": 1})),
+        ("spec/restartStrategy/failureRate/maxFailures", json!({"minimum": 1, "maximum": WINDOW_LIMIT - 1})),
+        ("spec/restartStrategy/exponentialDelay/attempts", json!({"maximum": WINDOW_LIMIT - 1})),
         ("spec/restartStrategy/exponentialDelay/multiplier", json!({"minimum": 1})),
         ("spec/restartStrategy/exponentialDelay/jitter", json!({"maximum": 1})),
         ("spec/restore/from", json!({"pattern": "^(file:///.+|s3://[^/]+/.+)$"})),
@@ -262,20 +220,6 @@ fn signed(format: &str) -> Option<(&'static str, Option<u64>)> {
         _ => None,
     }
 }
-
-const NOT_NULL: &[&str] = &[
-    "spec/program/sql",
-    "spec/program/sqlFrom",
-    "spec/restartStrategy/fixedDelay",
-    "spec/restartStrategy/failureRate",
-    "spec/restartStrategy/exponentialDelay",
-    "spec/restartStrategy/none",
-    "spec/checkpointing/storageOptions",
-    "spec/checkpointing",
-    "spec/savepoints",
-    "spec/savepoints/interval",
-    "spec/savepoints/schedule",
-];
 
 #[cfg(test)]
 mod tests;

@@ -288,6 +288,9 @@ pub struct GivenUp {
     /// When.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// The metadata.generation of the spec then: any later one is tried anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
 }
 
 /// A completed checkpoint.

@@ -21,6 +21,7 @@ const RULES: &[Rule] = &[
         rule: "self.timeout == oldSelf.timeout && self.backoffLimit == oldSelf.backoffLimit",
         message: "timeout and backoffLimit cannot be changed: make another Savepoint",
     },
+    Rule { at: "spec", rule: "self.timeout.matches('[1-9]')", message: "timeout must be longer than 0s" },
     Rule {
         at: "spec",
         rule: "self.kind == 'Savepoint' || !has(self.directory)",

@@ -37,6 +37,13 @@ fn set_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
+/// `duration()`, of which rules only compare the results. The API server's knows no days, which would be an error there.
+fn nanoseconds(text: Arc<String>) -> Result<i64, cel::ExecutionError> {
+    let span = text.parse::<sluice_protocol::TimeSpan>().ok().filter(|_| !text.contains('d'));
+    let wrong = || cel::ExecutionError::function_error("duration", format!("'{text}' is no duration"));
+    span.and_then(|span| i64::try_from(span.0).ok()?.checked_mul(1_000_000)).ok_or_else(wrong)
+}
+
 /// Messages of the rules that refuse `new`, in place of `old`.
 fn refusals(schema: &Value, old: Option<&Value>, new: &Value) -> Vec<String> {
     let mut messages = Vec::new();
@@ -49,6 +56,7 @@ fn refusals(schema: &Value, old: Option<&Value>, new: &Value) -> Vec<String> {
         let env = Arc::new(Env::stdlib());
         let program = env.compile(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let mut context = Context::with_env(env);
+        context.add_function("duration", nanoseconds).expect("a function");
         context.add_variable_from_value("self", cel_value(new));
         if let Some(old) = old {
             context.add_variable_from_value("oldSelf", cel_value(old));
@@ -114,7 +122,7 @@ fn stream_job_cases() -> Vec<Case> {
             "tolerableFailures",
         ),
         refused(job(&[("/spec/checkpointing/tolerableFailures", json!(-1))]), "tolerableFailures"),
-        refused(job(&[("/spec/checkpointing", stored)]), "storageOptions apply to s3:// storage"),
+        refused(job(&[("/spec/checkpointing", stored)]), "storageOptions apply to s3:// only"),
         refused(
             job(&[("/spec/savepoints", json!({"interval": "1h"})), ("/spec/checkpointing", Value::Null)]),
             "savepoints needs checkpointing",
@@ -123,6 +131,54 @@ fn stream_job_cases() -> Vec<Case> {
         refused(
             job(&[("/spec/savepoints", json!({"interval": "1h", "schedule": "0 3 * * *"}))]),
             "exactly one of interval and schedule",
+        ),
+    ]
+    .into_iter()
+    .chain(span_cases())
+    .chain(checkpointing_cases())
+    .collect()
+}
+
+/// Spans of time that are too short, or in the wrong order.
+fn span_cases() -> Vec<Case> {
+    let checkpointing = |field: &str, span: &str| job(&[(&format!("/spec/checkpointing/{field}"), json!(span))]);
+    let savepoints = |value: Value| job(&[("/spec/savepoints", value)]);
+    let strategy = |value: Value| job(&[("/spec/restartStrategy", value)]);
+    let exponential = |value: Value| strategy(json!({"exponentialDelay": value}));
+    vec![
+        refused(checkpointing("interval", "0s"), "checkpointing.interval and checkpointing.timeout"),
+        refused(checkpointing("timeout", "0m0s"), "checkpointing.interval and checkpointing.timeout"),
+        refused(savepoints(json!({"interval": "0d"})), "savepoints.interval and savepoints.timeout"),
+        refused(savepoints(json!({"interval": "1h", "timeout": "0s"})), "savepoints.interval and savepoints.timeout"),
+        refused(savepoints(json!({"interval": "1h", "historyLimit": {"age": "0h"}})), "historyLimit.age"),
+        refused(strategy(json!({"failureRate": {"interval": "0s"}})), "failureRate.interval"),
+        refused(exponential(json!({"initialBackoff": "2m"})), "maxBackoff must not be shorter than initialBackoff"),
+        refused(exponential(json!({"maxBackoff": "90m"})), "resetAfter must be longer than maxBackoff"),
+        refused(job(&[("/spec/upgrade", json!({"savepointTimeout": "0s"}))]), "upgrade.savepointTimeout"),
+        refused(
+            job(&[("/spec/stability", json!({"deadline": "1m", "duration": "60s"}))]),
+            "stability.deadline must be longer than stability.duration",
+        ),
+        refused(job(&[("/spec/taskManager", json!({"heartbeatTimeout": "0s"}))]), "heartbeatTimeout"),
+    ]
+}
+
+fn checkpointing_cases() -> Vec<Case> {
+    let with = |value: Value| {
+        let mut checkpointing = json!({"interval": "2s", "storage": "s3://b/p"});
+        checkpointing.as_object_mut().expect("is one").extend(value.as_object().expect("is one").clone());
+        job(&[("/spec/checkpointing", checkpointing)])
+    };
+    vec![
+        refused(with(json!({"unaligned": true, "mode": "AtLeastOnce"})), "unaligned needs mode ExactlyOnce"),
+        refused(with(json!({"unaligned": true, "maxConcurrent": 2})), "unaligned needs maxConcurrent 1"),
+        refused(with(json!({"alignmentTimeout": "5s"})), "alignmentTimeout needs unaligned"),
+        refused(
+            job(&[
+                ("/spec/checkpointing/storage", json!("JobManager")),
+                ("/spec/savepoints", json!({"interval": "1h"})),
+            ]),
+            "savepoints needs savepoints.directory or checkpointing.savepointStorage",
         ),
     ]
 }
@@ -141,6 +197,7 @@ fn savepoint_cases() -> Vec<Case> {
         change("/spec/directory", json!("s3://b/other"), "directory cannot be changed"),
         change("/spec/timeout", json!("1m"), "timeout and backoffLimit cannot be changed"),
         change("/spec/backoffLimit", json!(9), "timeout and backoffLimit cannot be changed"),
+        refused(savepoint(&[("/spec/timeout", json!("0s"))]), "timeout must be longer than 0s"),
         refused(checkpoint("/spec/directory", json!("s3://b/p")), "directory applies to kind Savepoint only"),
         refused(checkpoint("/spec/disposeOnDelete", json!(true)), "disposeOnDelete applies to kind Savepoint only"),
     ]
@@ -152,6 +209,17 @@ fn each_rule_refuses_what_it_says_and_nothing_else() {
         vec![
             job(&[]),
             job(&[("/spec/restartStrategy", json!({"none": {}})), ("/spec/savepoints", json!({"interval": "1h"}))]),
+            job(&[
+                ("/spec/restartStrategy", json!({"exponentialDelay": {}})),
+                ("/spec/stability", json!({"deadline": "1d"})),
+            ]),
+            // Days are left to the controller.
+            job(&[("/spec/restartStrategy", json!({"exponentialDelay": {"maxBackoff": "1d", "resetAfter": "1h"}}))]),
+            job(&[(
+                "/spec/checkpointing",
+                json!({"interval": "2s", "unaligned": true, "alignmentTimeout": "5s", "maxConcurrent": 2, "minPause": "1s",
+                       "savepointStorage": "s3://b/p", "storageOptions": {}}),
+            )]),
         ],
         vec![savepoint(&[("/spec/directory", json!("s3://b/p")), ("/spec/disposeOnDelete", json!(true))])],
     ];
