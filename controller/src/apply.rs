@@ -15,6 +15,7 @@ use serde_json::json;
 use sluice_crds::{Problem, StreamJob};
 use sluice_protocol::Generation;
 use sluice_protocol::job_master::Command;
+use sluice_rpc::control::ControlError;
 use std::fmt::Debug;
 
 /// Why a plan could not be carried out. All are tried again.
@@ -156,7 +157,7 @@ pub(crate) async fn create_program(context: &Context, job: &StreamJob, plan: &Pl
 }
 
 /// Carries out everything but the program and the status. TaskManagers speak as plainly as the JobManager of `plain`, if
-/// that is their generation.
+/// that is their generation. Whether a JobManager has heard what it is asked: one that refuses has.
 ///
 /// # Errors
 /// The first call that fails; the rest is left to the next pass.
@@ -165,7 +166,7 @@ pub async fn apply(
     job: &StreamJob,
     plan: &Plan,
     plain: Option<Generation>,
-) -> Result<(), ApplyError> {
+) -> Result<bool, ApplyError> {
     let Plan { memory, view: _, program: _, service, create, spec, delete, delete_programs, command, .. } = plan;
     let namespace = job.namespace().unwrap_or_default();
     let client = &context.client;
@@ -190,14 +191,20 @@ pub async fn apply(
     for program in delete_programs {
         delete_exactly::<ConfigMap>(context, &namespace, program).await?;
     }
-    if let Some(command) = command {
-        let request_id = request_id(command, memory.generation);
-        let asked = context.streams.execute(&names::job_id(job), memory.generation, &request_id, command).await;
-        if let Err(error) = asked {
-            tracing::warn!(?command, "the JobManager did not take a command, it is asked again: {error}");
-        }
+    match command {
+        Some(command) => Ok(ask(context, job, memory.generation, command).await),
+        None => Ok(true),
     }
-    Ok(())
+}
+
+/// Whether it was heard.
+async fn ask(context: &Context, job: &StreamJob, generation: Generation, command: &Command) -> bool {
+    let request_id = request_id(command, generation);
+    let asked = context.streams.execute(&names::job_id(job), generation, &request_id, command).await;
+    if let Err(error) = &asked {
+        tracing::warn!(?command, "the JobManager did not take a command, it is asked again: {error}");
+    }
+    !matches!(asked, Err(ControlError::Unreachable { .. }))
 }
 
 /// Names what is asked: the JobManager hands each on once. What must be asked again has another name.

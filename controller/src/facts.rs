@@ -307,6 +307,8 @@ pub struct GivenUp {
     pub message: String,
     /// When.
     pub at: Timestamp,
+    /// metadata.generation of the spec then.
+    pub spec_generation: i64,
 }
 
 /// What a pod of the job is for.
@@ -339,6 +341,8 @@ pub struct PodFacts {
     pub terminating: bool,
     /// How it ended, when it has.
     pub ended: Option<PodEnd>,
+    /// Whether other containers run on although it has ended.
+    pub lingers: bool,
     /// Whether its main container has started.
     pub started: bool,
     /// Since when it is ready.

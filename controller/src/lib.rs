@@ -34,6 +34,7 @@ pub mod leader;
 pub mod metrics;
 pub mod observe;
 pub mod outdated;
+mod panics;
 mod passes;
 pub mod plan;
 mod planted;

@@ -120,7 +120,7 @@ impl Metrics {
         registry.register("status_writes", "Statuses written", self.status_writes.clone());
         registry.register("events", "Kubernetes events by what became of them", self.events.clone());
         registry.register("generations", "JobManager pods started", self.generations.clone());
-        registry.register("restarts", "Restarts of jobs that were told, by cause", self.restarts.clone());
+        registry.register("restarts", "Restarts of jobs, each once, by cause", self.restarts.clone());
         registry.register("unreadable_objects", "Objects that could not be read, as seen", self.unreadable.clone());
         registry.register("watch_errors", "Failures of watches, each tried again", self.watch_errors.clone());
         registry.register("leader", "Whether this replica leads", self.leader.clone());
@@ -163,9 +163,9 @@ impl Metrics {
         self.generations.inc();
     }
 
-    /// A job restarts.
-    pub fn count_restart(&self, cause: &str) {
-        self.restarts.get_or_create(&Cause { cause: cause.to_owned() }).inc();
+    /// A job has restarted so many times.
+    pub fn count_restarts(&self, cause: &str, times: u64) {
+        self.restarts.get_or_create(&Cause { cause: cause.to_owned() }).inc_by(times);
     }
 
     /// An object could not be read.

@@ -10,11 +10,13 @@ use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,11 +36,26 @@ impl Action {
     }
 }
 
-/// One in a task of its own. A pass that panics takes the process with it: Kubernetes starts it again, and everything is
-/// derived anew.
-pub(crate) async fn by_itself(pass: impl Future<Output = Action> + Send + 'static) -> Action {
+/// Why a pass panicked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Panicked(pub(crate) String);
+
+/// One in a task of its own, so that its panic is a failure of this pass alone.
+pub(crate) async fn by_itself<T: Send + 'static>(
+    pass: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Panicked> {
     let ended = AbortOnDropHandle::new(tokio::spawn(pass)).await;
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    let why = |error: JoinError| match error.try_into_panic() {
+        Ok(payload) => said(&*payload),
+        Err(error) => error.to_string(),
+    };
+    ended.map_err(|error| Panicked(why(error)))
+}
+
+/// What a panic has said.
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
 }
 
 /// Makes passes until there are no more requests. `waiting` is told how many objects wait for their turn.

@@ -5,18 +5,22 @@
 //! ([`Planner::active`]). An active one runs, is being stopped (to be suspended, or because its spec changed), or has lost
 //! its JobManager. docs/operator.md tells the phases of a change.
 //!
-//! The files: `change` the class of a change; `fate` what became of the JobManager; `active` what follows; `stop` the
-//! first phase of a change; `close` the pods that end a job in the place of its JobManager; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is
-//! stable, and back; `deletion` the end; `dispose` savepoints after it; `view` what is told.
+//! The files: `change` the class of a change; `fate` what became of the JobManager; `active` what follows; `hold` whether
+//! a change begins, or waits; `stop` its first phase; `stopped` what follows; `close` the pods that end a job in the place of
+//! its JobManager; `revision` new revisions, generations and directives (N2, N3); `trial` until a revision is stable, and
+//! back; `deletion` the end; `dispose` savepoints after it; `ended` pods that have ended; `view` what is told.
 
 mod active;
 pub mod change;
 mod close;
 mod deletion;
 mod dispose;
+mod ended;
 mod fate;
+mod hold;
 mod revision;
 mod stop;
+mod stopped;
 mod trial;
 mod view;
 
@@ -27,7 +31,9 @@ use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UsedRestore};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Command, NOTHING_BEGUN, STARTS_EMPTY, StartFrom, TOLD_ONCE};
 use sluice_protocol::options::{DesiredState, RestoreSpec};
+use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{Generation, Timestamp};
+use std::collections::BTreeMap;
 
 pub use deletion::DELETION_REQUEST;
 pub use view::View;
@@ -58,6 +64,8 @@ pub struct Plan {
     pub command: Option<Command>,
     /// The JobManager that was just found to be lost.
     pub lost: Option<LostJobManager>,
+    /// Restarts that no pass before has seen, by cause: counted when what is remembered is written.
+    pub restarts: BTreeMap<String, u64>,
     /// What becomes of the finalizer: put before anything is made, removed as the last thing.
     pub finalizer: Option<Finalizer>,
     /// When to look again at the latest.
@@ -188,6 +196,7 @@ impl<'a> Planner<'a> {
             command: None,
             finalizer: None,
             lost: None,
+            restarts: BTreeMap::new(),
             wake_at: None,
             events: Vec::new(),
         };
@@ -213,12 +222,31 @@ impl<'a> Planner<'a> {
         let is_first = memory.started_revision < memory.revision;
         self.note_started();
         let memory = &mut self.plan.memory;
+        let before = memory.failures.total();
         if report.failure_counts.revision == memory.revision {
             memory.failures.merge(&report.failure_counts);
         }
+        let failed = memory.failures.total().saturating_sub(before);
+        self.note_restarts_in_place(report, failed);
         for notice in report.notices.iter().filter(|notice| is_first && TOLD_ONCE.contains(&notice.reason.as_str())) {
             self.tell(notice.reason != STARTS_EMPTY, &notice.reason, notice.message.clone());
         }
+    }
+
+    /// Failures that are new, each followed by a restart but for the one that ends the job.
+    fn note_restarts_in_place(&mut self, report: &JobStatus, failed: u64) {
+        let restarted = failed.saturating_sub(u64::from(report.state == JobState::Failed));
+        let mut causes = report.failures.iter().map(|record| record.failure.reason.as_str());
+        let mut cause = "Unlisted";
+        for _ in 0..restarted {
+            // Of more failures than it tells, the oldest one stands for the rest.
+            cause = causes.next().unwrap_or(cause);
+            self.note_restart(cause);
+        }
+    }
+
+    fn note_restart(&mut self, cause: &str) {
+        *self.plan.restarts.entry(cause.to_owned()).or_default() += 1;
     }
 
     /// Whether a helper finds out what became of a revision of which nothing was heard: what it writes itself tells nothing of
@@ -286,8 +314,17 @@ impl<'a> Planner<'a> {
         let was_rejected = state == StreamJobState::Invalid && is_rejection(&told.reason);
         match (desired, program) {
             (DesiredState::Running, Ok(program)) if self.is_changed() || resumed || was_rejected => {
-                self.plan.memory.rolled_back = None;
-                self.start_again(state, program);
+                match self.forgets_state() {
+                    Some(wrong) => {
+                        self.stay(state);
+                        self.hold(wrong);
+                        self.plan.view.degraded = self.held.take();
+                    }
+                    None => {
+                        self.plan.memory.rolled_back = None;
+                        self.start_again(state, program);
+                    }
+                }
             }
             (DesiredState::Running, Err(rejection)) if resumed || was_rejected => {
                 self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message);
@@ -323,6 +360,7 @@ impl<'a> Planner<'a> {
         let helper = self.plan.memory.helper.take();
         self.end(state, &told.reason, &told.message);
         self.plan.memory.helper = helper;
+        self.remove_ended_of_rest();
         self.plan.view.degraded = self.unknown_program().or(self.plan.view.degraded.take());
     }
 

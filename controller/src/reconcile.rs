@@ -8,13 +8,14 @@ use crate::metrics::STREAM_JOB;
 use crate::observe::{confirm, job_manager_target, observe};
 use crate::passes::Action;
 use crate::plan::{Finalizer, Occurrence, Plan, plan};
+use crate::status::reason::listed;
 use crate::status::{Due, build_status, due};
 use crate::streams::Target;
 use crate::unreadable;
 use crate::watches::WatchedJob;
 use kube::Resource;
 use sluice_crds::{StreamJob, StreamJobState};
-use sluice_protocol::Timestamp;
+use sluice_protocol::{TimeSpan, Timestamp};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use tokio::time::Instant;
 const RESYNC: Duration = Duration::from_secs(300);
 /// A pass that takes longer is given up and tried again.
 const PASS: Duration = Duration::from_secs(60);
+/// When a JobManager that has not heard what it was asked is asked again, if nothing else happens.
+const ASK_AGAIN: TimeSpan = TimeSpan::from_secs(5);
 /// After a failure that has no longer waits of its own.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
@@ -160,6 +163,7 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
         // What was refused before is wrong until it goes through.
         let refused = context.backoff.why(&uid(job), spec_generation(job));
         writer.write(&with_problem(&plan, refused)).await?;
+        count_restarts(context, &plan);
     }
     let carried_out = carry_out(context, job, &facts, &plan).await;
     if let Err(error) = carried_out {
@@ -177,17 +181,21 @@ async fn reconcile_job(job: &StreamJob, context: &Context) -> Result<Action, Rec
     }
     let due = writer.write_if_due(&plan).await?;
     if due == Due::Now || remember {
-        if plan.view.state == Some(StreamJobState::Restarting) && facts.told.state != plan.view.state {
-            context.metrics.count_restart(&plan.view.reason);
-        }
         context.events.tell_beside(job.object_ref(&()), occurrences(&facts, &plan));
     }
     let renewal = carried_out.ok().flatten();
     Ok(next_pass_of(&facts, &plan, due, renewal))
 }
 
+/// Each once: what is remembered with them is written, and the next pass starts from it.
+fn count_restarts(context: &Context, plan: &Plan) {
+    for (cause, times) in &plan.restarts {
+        context.metrics.count_restarts(listed(cause, "").0.as_str(), *times);
+    }
+}
+
 /// Certificates first, where pods are made that need them, then the plan; pods that run have theirs, so that one which
-/// cannot be renewed holds up no other work. Returns when certificates are due.
+/// cannot be renewed holds up no other work. Returns when certificates are due, or a JobManager is to be asked again.
 pub(crate) async fn carry_out(
     context: &Context,
     job: &StreamJob,
@@ -208,8 +216,9 @@ pub(crate) async fn carry_out(
         return renewal;
     }
     let plain = facts.pods.iter().find(|pod| pod.role == Role::JobManager && !pod.tls && pod.ended.is_none());
-    apply(context, job, plan, plain.map(|pod| pod.generation)).await?;
-    renewal
+    let is_heard = apply(context, job, plan, plain.map(|pod| pod.generation)).await?;
+    let again = (!is_heard).then(|| facts.now.plus(ASK_AGAIN));
+    renewal.map(|renewal| [renewal, again].into_iter().flatten().min())
 }
 
 /// The namespace goes too, and with it all pods: a closer cannot be made, and nothing is waited for.
@@ -350,7 +359,7 @@ fn next_pass_of(facts: &Facts, plan: &Plan, due: Due, renewal: Option<Timestamp>
         .pods
         .iter()
         .filter_map(|pod| pod.unready_since)
-        .flat_map(|since| [6, 31].map(|seconds| since.plus(sluice_protocol::TimeSpan::from_secs(seconds))));
+        .flat_map(|since| [6, 21, 31].map(|seconds| since.plus(TimeSpan::from_secs(seconds))));
     let unready = looks.filter(|at| *at > facts.now).min();
     next_pass(facts.now, [plan.wake_at, status, unready, renewal].into_iter().flatten().min())
 }
@@ -380,6 +389,31 @@ mod tests {
         assert!(told.ready && told.degraded == Some(refused));
     }
 
+    /// A node is given up after 5 s, after 20 s where its pods answer, and a pod after 30 s: a second later each is looked at.
+    #[test]
+    fn nothing_that_is_to_be_given_up_waits_for_longer_than_it_must() {
+        let mut silent = running();
+        silent.pods[0].unready_since = Some(silent.now);
+        let began = silent.now;
+        let looks = [0, 6, 21].map(|seconds| {
+            silent.now = began.plus(TimeSpan::from_secs(seconds));
+            next_pass_of(&silent, &Plan { wake_at: None, ..plan(&running()) }, Due::Never, None)
+        });
+        assert_eq!(looks, [6, 15, 10].map(|seconds| Action::requeue(Duration::from_secs(seconds))));
+    }
+
+    #[test]
+    fn a_job_that_runs_is_not_looked_at_before_something_is_due() {
+        let mut facts = running();
+        facts.now = facts.now.plus(TimeSpan::from_secs(30));
+        let report = facts.report.as_mut().expect("it runs");
+        report.last_checkpoint.as_mut().expect("has one").completed_at = facts.now;
+        let plan = plan(&facts);
+        let looked = next_pass_of(&facts, &plan, Due::Never, None);
+        // The longer of interval and timeout times (tolerableFailures + 2), at most the resync.
+        assert_eq!(looked, Action::requeue(RESYNC), "{:?}", plan.wake_at);
+    }
+
     #[test]
     fn a_quota_is_told_from_a_right_that_is_missing() {
         let error = |code: u16, message: &str| {
@@ -392,6 +426,38 @@ mod tests {
         assert_eq!(error(403, "cannot create resource \"pods\"").name(), "Forbidden");
         assert_eq!(error(500, "").name(), "ApiError");
         assert_eq!(error(403, "not allowed").to_string(), "cannot create Pod: not allowed (403)");
+    }
+
+    /// What no status holds is seen again, by the next pass or by the next controller.
+    #[tokio::test]
+    async fn a_restart_counts_when_it_is_remembered() {
+        let mut job = job();
+        let status = serde_json::json!({
+            "state": "Running", "generation": 1, "revision": 1, "startedRevision": 1, "ledgerEntry": 5,
+            "program": "pv-program-1", "jobManagerPod": "gone",
+        });
+        job.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
+        job.status = Some(serde_json::from_value(status).expect("is a status"));
+        let manifest = crate::validate::frozen_manifest("pv", "ns", &job.spec).expect("is written");
+        let written = serde_json::to_value(&job).expect("is JSON");
+        let job = Arc::new(kube::core::DeserializeGuard(Ok(job)));
+        for (code, counted) in [(500, false), (200, true)] {
+            let (manifest, written) = (manifest.clone(), written.clone());
+            let calls = crate::fake_api::Calls::default();
+            let client = crate::fake_api::server(&calls, move |_, path| match path.rsplit('/').next() {
+                Some("pv-program-1") => {
+                    let data = serde_json::json!({"job.yaml": manifest});
+                    Some((200, serde_json::json!({"metadata": {"name": "pv-program-1"}, "data": data})))
+                }
+                Some("status") if code == 200 => Some((200, written.clone())),
+                Some("status") => Some((code, crate::fake_api::refusal(code, "InternalError", "not now"))),
+                _ => None,
+            });
+            let context = Arc::new(Context::on(client));
+            make_pass(Arc::clone(&job), Arc::clone(&context)).await;
+            let metrics = context.metrics.encode();
+            assert_eq!(metrics.contains(r#"restarts_total{cause="JobManagerGone"} 1"#), counted, "{code}: {metrics}");
+        }
     }
 
     /// The pass that lets a StreamJob go is the last one that could tell why.

@@ -13,7 +13,8 @@ use crate::http::{self, Served};
 use crate::leader::{Candidate, Leadership};
 use crate::metrics::{Metrics, STREAM_JOB};
 use crate::outdated::Outdated;
-use crate::passes::{by_itself, make_passes};
+use crate::panics::guard_job;
+use crate::passes::make_passes;
 use crate::planted::Planted;
 use crate::pulse::Pulse;
 use crate::queue::Queue;
@@ -237,7 +238,10 @@ impl Replica {
         let queued = self.queue.open();
         // Whatever happened before, all is looked at.
         watches::all(&self.jobs).into_iter().for_each(|request| self.queue.push(request));
-        let pass = |job| by_itself(make_pass(job, Arc::clone(&self.context)));
+        let pass = |job: Arc<_>| {
+            let context = &self.context;
+            guard_job(Arc::clone(&job), Arc::clone(context), make_pass(job, Arc::clone(context)))
+        };
         make_passes(queued, &self.jobs, CONCURRENCY, |waiting| self.queue.tell_waiting(waiting), pass).await;
     }
 

@@ -8,7 +8,7 @@ mod memory;
 pub mod reason;
 
 use crate::build::names;
-use crate::facts::Facts;
+use crate::facts::{Facts, Rejection};
 use crate::plan::{Plan, View};
 use crate::time::{from_time, to_micro_time, to_time};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -109,9 +109,14 @@ pub fn due(old: Option<&StreamJobStatus>, new: &StreamJobStatus, now: Timestamp)
     };
     let last = old.last_checkpoint.as_ref().and_then(|checkpoint| checkpoint.completed_at.as_ref());
     match last.map(|at| from_time(at).plus(PROGRESS_EVERY)) {
-        Some(at) if at > now && without_progress(old) == without_progress(new) => Due::At(at),
+        // Longer than that it can only seem, by a clock that is ahead of this one.
+        Some(at) if is_soon(at, now) && without_progress(old) == without_progress(new) => Due::At(at),
         _ => Due::Now,
     }
+}
+
+fn is_soon(at: Timestamp, now: Timestamp) -> bool {
+    at > now && at.since(now) <= PROGRESS_EVERY
 }
 
 fn build_conditions(view: &View, facts: &Facts, old: &[Condition]) -> Vec<Condition> {
@@ -124,20 +129,43 @@ fn build_conditions(view: &View, facts: &Facts, old: &[Condition]) -> Vec<Condit
         (PROGRESSING, view.progressing, reason, message.as_str()),
         (DEGRADED, degraded.is_some(), wrong, what.as_str()),
     ];
-    let build = |(kind, holds, reason, message): (&str, bool, Reason, &str)| {
-        let status = if holds { "True" } else { "False" };
-        let before = old.iter().find(|condition| condition.type_ == kind && condition.status == status);
-        let since: Time = before.map_or_else(|| to_time(facts.now), |before| before.last_transition_time.clone());
-        Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.as_str().to_owned(),
-            message: shorten(message),
-            observed_generation: Some(facts.spec_generation),
-            last_transition_time: since,
-        }
+    let build = |(kind, holds, reason, message)| {
+        build_condition(kind, holds, (reason, message), facts.spec_generation, facts.now, old)
     };
     states.into_iter().map(build).collect()
+}
+
+fn build_condition(
+    kind: &str,
+    holds: bool,
+    (reason, message): (Reason, &str),
+    spec_generation: i64,
+    now: Timestamp,
+    old: &[Condition],
+) -> Condition {
+    let status = if holds { "True" } else { "False" };
+    let before = old.iter().find(|condition| condition.type_ == kind && condition.status == status);
+    let since: Time = before.map_or_else(|| to_time(now), |before| before.last_transition_time.clone());
+    Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: shorten(message),
+        observed_generation: Some(spec_generation),
+        last_transition_time: since,
+    }
+}
+
+/// The status that a StreamJob has, with this as what is wrong.
+#[must_use]
+pub(crate) fn with_degraded(job: &StreamJob, wrong: &Rejection, now: Timestamp) -> StreamJobStatus {
+    let mut status = job.status.clone().unwrap_or_default();
+    let (reason, message) = listed(&wrong.reason, &wrong.message);
+    let spec_generation = job.metadata.generation.unwrap_or_default();
+    let degraded = build_condition(DEGRADED, true, (reason, &message), spec_generation, now, &status.conditions);
+    status.conditions.retain(|condition| condition.type_ != DEGRADED);
+    status.conditions.push(degraded);
+    status
 }
 
 pub(crate) fn shorten(message: &str) -> String {

@@ -25,7 +25,7 @@ fn all() -> Metrics {
     metrics.count_status_write(STREAM_JOB);
     metrics.count_event("written");
     metrics.count_generation();
-    metrics.count_restart("JobManagerLost");
+    metrics.count_restarts("JobManagerLost", 1);
     metrics.count_unreadable(STREAM_JOB);
     metrics.count_watch_error("Pod");
     metrics.set_leader(true);

@@ -30,6 +30,7 @@ pub fn pod_facts(pod: &Pod) -> Option<PodFacts> {
         tls: pod.labels().contains_key(names::TLS_LABEL),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended: pod_end(pod, container, created_at),
+        lingers: container.is_some_and(has_terminated) && !is_over(pod),
         started: container.and_then(|status| status.state.as_ref()).is_some_and(|state| state.waiting.is_none()),
         ready_since: condition(pod, "Ready")
             .filter(|condition| condition.status == "True")
@@ -57,10 +58,7 @@ fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp
             at: terminated.finished_at.as_ref().map_or(created_at, from_time),
         });
     }
-    let status = pod.status.as_ref()?;
-    if !matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        return None;
-    }
+    let status = pod.status.as_ref().filter(|_| is_over(pod))?;
     let reason = status.reason.as_deref().unwrap_or("the pod ended");
     let message = status.message.as_deref().unwrap_or_default();
     Some(PodEnd {
@@ -69,6 +67,16 @@ fn pod_end(pod: &Pod, container: Option<&ContainerStatus>, created_at: Timestamp
         last_log_lines: None,
         at: created_at,
     })
+}
+
+fn has_terminated(container: &ContainerStatus) -> bool {
+    container.state.as_ref().is_some_and(|state| state.terminated.is_some())
+}
+
+/// Whether none of its containers runs, or will.
+fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded"))
 }
 
 fn exit_record(terminated: &ContainerStateTerminated) -> Option<ExitRecord> {

@@ -12,10 +12,10 @@ use sluice_protocol::restart::{CountedFailure, RestartDecision, RestartPolicy};
 use sluice_protocol::status::{JobState, JobStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
+/// What a JobManager that was cancelled says at its end.
+const CANCELLED: &str = "Cancelled";
 /// A TaskManager that lived longer is replaced at once.
 const YOUNG: TimeSpan = TimeSpan::from_secs(30);
-/// Ended TaskManager pods that are kept, so that their logs can be read.
-const KEPT: usize = 3;
 
 impl Planner<'_> {
     pub(super) fn active(&mut self) {
@@ -34,16 +34,18 @@ impl Planner<'_> {
             },
             // A savepoint that was given up for lost, or a person, has stopped it: a change need not wait any longer, and
             // what nobody wants any more does not end the job.
-            Fate::Exited(record)
-                if record.kind == ExitKind::Stopped
-                    && (self.change() > Change::InPlace || (self.was_asked_to_stop() && !self.is_cancelled())) =>
-            {
+            Fate::Exited(record) if record.kind == ExitKind::Stopped && self.goes_on_when_stopped(record) => {
                 self.stopped(Some(record));
             }
             Fate::Exited(record) => self.exited(record),
             Fate::Drained(cause) => self.drained(&cause),
             Fate::Lost(cause) => self.lost(&cause),
         }
+    }
+
+    fn goes_on_when_stopped(&self, record: &ExitRecord) -> bool {
+        let is_changed = self.change() > Change::InPlace && self.forgets_state().is_none();
+        is_changed || (self.was_asked_to_stop() && !self.is_cancelled(record))
     }
 
     /// The JobManager ended by itself and said why.
@@ -57,7 +59,7 @@ impl Planner<'_> {
                 self.settle();
                 self.end(StreamJobState::Finished, "Finished", message);
             }
-            ExitKind::Stopped if self.is_cancelled() => self.end(StreamJobState::Cancelled, "Cancelled", message),
+            ExitKind::Stopped if self.is_cancelled(record) => self.end(StreamJobState::Cancelled, "Cancelled", message),
             ExitKind::Stopped => self.end(StreamJobState::Suspended, "Stopped", message),
             ExitKind::Failed => self.fail(StreamJobState::Failed, reason, message),
             ExitKind::UserError => self.fail(StreamJobState::Invalid, reason, message),
@@ -74,7 +76,7 @@ impl Planner<'_> {
                 );
                 self.end(StreamJobState::Failed, "ForeignGeneration", &message);
             }
-            ExitKind::Superseded => self.next_generation("Superseded", message),
+            ExitKind::Superseded => self.restart("Superseded", message),
             ExitKind::StateMoved => self.state_moved(message),
             ExitKind::StateMissing => self.end(StreamJobState::Failed, "StateMissing", message),
             ExitKind::StateLost => self.end(StreamJobState::Failed, "StateLost", message),
@@ -82,8 +84,10 @@ impl Planner<'_> {
         }
     }
 
-    fn is_cancelled(&self) -> bool {
-        self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Cancelled)
+    /// Its last report may not have arrived, or was heard by another replica.
+    fn is_cancelled(&self, record: &ExitRecord) -> bool {
+        let is_told = self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Cancelled);
+        is_told || record.reason == CANCELLED
     }
 
     /// The ledger has moved on since the directive was written. Where that was only since its last entry was not
@@ -93,7 +97,7 @@ impl Planner<'_> {
         match &mut self.plan.memory.directive {
             Some(directive) if entry > directive.seen => {
                 directive.seen = entry;
-                self.next_generation("StateMoved", message);
+                self.restart("StateMoved", message);
             }
             _ => self.end(StreamJobState::Failed, "StateMoved", message),
         }
@@ -104,7 +108,13 @@ impl Planner<'_> {
         if self.is_state_lost() {
             return self.lost(cause);
         }
-        self.next_generation(&cause.reason, &cause.message);
+        self.restart(&cause.reason, &cause.message);
+    }
+
+    /// The next generation follows without a failure of the job's.
+    fn restart(&mut self, reason: &str, message: &str) {
+        self.note_restart(reason);
+        self.next_generation(reason, message);
     }
 
     /// The JobManager is lost: counted once (F1), then the next generation, or the end.
@@ -122,7 +132,10 @@ impl Planner<'_> {
                 self.note_lost(cause);
                 let failure = CountedFailure::JobManager(generation);
                 match self.restart_policy().on_failure(&mut self.plan.memory.failures, failure, None, now) {
-                    RestartDecision::RestartAt(due) => due,
+                    RestartDecision::RestartAt(due) => {
+                        self.note_restart(&cause.reason);
+                        due
+                    }
                     RestartDecision::GiveUp { reason } => {
                         let message =
                             format!("JobManager of generation {generation} lost: {}; {reason}", cause.message);
@@ -175,6 +188,7 @@ impl Planner<'_> {
             self.plan.service = Some(generation);
         }
         self.delete_pods(|pod| pod.generation < generation);
+        self.remove_ended_of_earlier();
         self.restore_program();
         self.take_over();
         self.keep_task_managers();
@@ -280,12 +294,11 @@ impl Planner<'_> {
         let there = own().filter(|pod| is_there(pod)).count() - lost.len();
         self.plan.delete.extend(lost);
         let ended: Vec<_> = own().filter(|pod| pod.ended.is_some() && !pod.terminating).collect();
-        let surplus = ended.len().saturating_sub(KEPT);
+        self.remove_ended_task_managers(is_there);
         let missing = self.spec().map_or(0, |spec| spec.task_manager_count() as usize).saturating_sub(there);
         if missing == 0 {
             return;
         }
-        self.plan.delete.extend(ended.iter().take(surplus).map(|pod| reference(pod)));
         match replacement_due(&ended) {
             Some(due) if due > self.facts.now => self.wake_at(due),
             _ => self.create_task_managers(u32::try_from(missing).unwrap_or(u32::MAX)),

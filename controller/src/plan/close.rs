@@ -64,6 +64,7 @@ impl Planner<'_> {
         memory.next_restart_at = None;
         memory.deployed_program.clone_from(&memory.program);
         self.delete_pods(|_| true);
+        self.remove_ended_of_earlier();
         self.create_helper();
     }
 

@@ -77,6 +77,7 @@ impl Planner<'_> {
             Fate::Exited(record) if has_left_end(record) || is_foreign(record, self.facts.memory.generation.0) => None,
             // The program of a revision that never ran cannot be built, for one; the one before it has ended.
             Fate::Exited(record) if record.kind == ExitKind::UserError && !self.has_run() => None,
+            Fate::Lost(_) if rests && self.facts.told.state == Some(StreamJobState::Invalid) && !self.has_run() => None,
             Fate::Exited(record) => Some(rejection(&record.reason, record.message.clone())),
             Fate::Lost(cause) | Fate::Drained(cause) => Some(cause.clone()),
             Fate::NotCreated => Some(rejection("NotCreated", "its JobManager's pod was not made".to_owned())),

@@ -1,17 +1,16 @@
-//! Phase 1 of every transition: the running revision is stopped, by a savepoint or a last checkpoint, or it is held
-//! (docs/operator.md). What is started afterwards is decided when nothing runs any more.
+//! Phase 1 of every transition: the running revision is stopped, by a savepoint or a last checkpoint
+//! (docs/operator.md). Whether it begins is `hold`'s, what follows when nothing runs any more is `stopped`'s.
 
-use super::change::Change;
-use super::close::{CLOSE_TIMEOUT, Closing, left_behind};
+use super::close::{CLOSE_TIMEOUT, Closing};
 use super::fate::Fate;
 use super::{Planner, View, rejection};
-use crate::facts::{Held, PodFacts, Program, Rejection, Stop};
-use sluice_crds::{StopCause, StreamJobSpec, StreamJobState, UpgradeFallback, UpgradeMode};
-use sluice_protocol::failure::{ExitKind, ExitRecord};
-use sluice_protocol::job_master::{Command, NOTHING_BEGUN, SavepointRequest};
+use crate::facts::{PodFacts, Rejection, Stop};
+use sluice_crds::{StopCause, StreamJobState};
+use sluice_protocol::failure::ExitKind;
+use sluice_protocol::job_master::{Command, SavepointRequest};
 use sluice_protocol::ledger::SavepointKind;
-use sluice_protocol::options::{CheckpointingSpec, DesiredState};
-use sluice_protocol::status::{JobState, RequestState, RequestStatus};
+use sluice_protocol::options::CheckpointingSpec;
+use sluice_protocol::status::{RequestState, RequestStatus};
 use sluice_protocol::{TimeSpan, Timestamp};
 
 /// How often a stop is asked for again until the JobManager has taken it.
@@ -20,212 +19,8 @@ const STOP_AGAIN: TimeSpan = TimeSpan::from_secs(2);
 const STOP_TIMEOUT: TimeSpan = TimeSpan::from_secs(30);
 /// How much longer than its savepoint a stop may take: the JobManager's answer has to arrive.
 const GRACE: TimeSpan = TimeSpan::from_secs(30);
-/// The first time and the longest for which a change is held.
-const HOLD_FIRST: TimeSpan = TimeSpan::from_secs(60);
-const HOLD_LONGEST: TimeSpan = TimeSpan::from_secs(600);
 
 impl Planner<'_> {
-    // --- Whether -------------------------------------------------------------------------------------------------
-
-    /// Remembers a stop where the job should not go on as it is, unless one is under way or it cannot be carried out now.
-    pub(super) fn consider_stop(&mut self) {
-        if self.plan.memory.stop.is_some() {
-            return;
-        }
-        let asked = match (self.facts.desired, self.change()) {
-            (DesiredState::Suspended, _) => Some(StopCause::Suspend),
-            (_, Change::Upgrade) => Some(StopCause::Upgrade),
-            (_, Change::Rescale) => Some(StopCause::Rescale),
-            (_, Change::Restore) => Some(StopCause::Restore),
-            (_, Change::InPlace | Change::Nothing) => None,
-        };
-        match asked {
-            Some(cause) => self.begin_stop(cause),
-            None => self.plan.memory.held = None,
-        }
-        if self.plan.memory.stop.is_none() && self.is_overdue() {
-            self.begin_stop(StopCause::RollBack);
-        }
-    }
-
-    fn begin_stop(&mut self, cause: StopCause) {
-        let with_savepoint = match self.needs_savepoint(cause) {
-            Ok(with_savepoint) => with_savepoint,
-            Err(wrong) => {
-                self.held = Some(wrong);
-                return;
-            }
-        };
-        let with_savepoint = with_savepoint && !self.falls_back_at_once();
-        if with_savepoint && self.is_held(cause) {
-            return;
-        }
-        let savepoint_request = with_savepoint.then(|| {
-            let memory = &mut self.plan.memory;
-            memory.savepoint_requests += 1;
-            format!("upgrade-{}-{}", memory.revision, memory.savepoint_requests)
-        });
-        self.plan.memory.stop = Some(Stop { since: self.facts.now, cause, savepoint_request, savepoint: None });
-    }
-
-    /// Whether only a savepoint saves what must not be lost, or why that cannot be had.
-    fn needs_savepoint(&self, cause: StopCause) -> Result<bool, Rejection> {
-        let upgrade = &self.facts.lifecycle.upgrade;
-        let by_mode = matches!(cause, StopCause::Upgrade | StopCause::Suspend);
-        // A rollback goes back to what was before the trial, or to a checkpoint that is there.
-        let gives_up = matches!(cause, StopCause::Restore | StopCause::RollBack)
-            || (by_mode && upgrade.mode == UpgradeMode::Stateless);
-        let Some(checkpointing) = self.checkpointing() else { return Ok(false) };
-        if gives_up || !self.has_run() {
-            return Ok(false);
-        }
-        self.check_storage(checkpointing)?;
-        if !checkpointing.is_in_memory() {
-            return Ok(by_mode && upgrade.mode == UpgradeMode::Savepoint && self.has_more_to_save());
-        }
-        if checkpointing.savepoint_root().is_some() {
-            return Ok(true);
-        }
-        let message = "checkpoints are kept in the JobManager's memory (checkpointing.storage) and would be lost with it: set \
-                       checkpointing.storage with upgrade.mode Stateless, which starts empty once, or undo the change";
-        Err(rejection("NoSavepointStorage", message.to_owned()))
-    }
-
-    /// Whether a savepoint holds more than the latest checkpoint is known to. Without any checkpoint nothing was committed;
-    /// a revision on trial that does not run is left for its latest checkpoint by a rollback too.
-    fn has_more_to_save(&self) -> bool {
-        let memory = &self.plan.memory;
-        let runs = self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Running);
-        memory.last_checkpoint.is_some() && (runs || memory.trial.is_none())
-    }
-
-    /// Whether the next revision can read what this one leaves.
-    fn check_storage(&self, runs: &CheckpointingSpec) -> Result<(), Rejection> {
-        let Ok(program) = &self.facts.program else { return Ok(()) };
-        let Some(wanted) = program.spec.checkpointing.as_ref().filter(|_| self.moves_storage()) else { return Ok(()) };
-        let endpoint =
-            |spec: &CheckpointingSpec| spec.storage_options.as_ref().and_then(|options| options.endpoint.clone());
-        let left_in = runs.savepoint_root().unwrap_or_default();
-        if !left_in.starts_with("s3://") || endpoint(runs) == endpoint(wanted) {
-            return Ok(());
-        }
-        let message = format!(
-            "checkpointing.storage goes from {} to {} behind another storageOptions.endpoint, and a job reaches one only: \
-             take a savepoint, copy it to the new place, and set restore.from to the copy",
-            runs.storage, wanted.storage
-        );
-        Err(rejection("StorageUnreachable", message))
-    }
-
-    /// Whether tasks of this revision were ever deployed, so that there is something to save.
-    pub(super) fn has_run(&self) -> bool {
-        self.plan.memory.started_revision == self.plan.memory.revision
-    }
-
-    /// Whether the wanted spec keeps its checkpoints, and so its ledger, in another place.
-    fn moves_storage(&self) -> bool {
-        let wanted = self.facts.program.as_ref().ok().filter(|program| !self.is_given_up(program));
-        wanted.is_some_and(|program| self.moves_to(&program.spec))
-    }
-
-    /// The same of any spec.
-    pub(super) fn moves_to(&self, wanted: &StreamJobSpec) -> bool {
-        let storage =
-            |spec: &StreamJobSpec| spec.checkpointing.as_ref().map(|checkpointing| checkpointing.storage.clone());
-        let runs = self.facts.frozen.as_ref().and_then(storage);
-        runs.is_some() && storage(wanted).is_some() && runs != storage(wanted)
-    }
-
-    /// With the fallback nobody waits for a savepoint that a job in trouble cannot take.
-    fn falls_back_at_once(&self) -> bool {
-        let runs = self.facts.report.as_ref().is_some_and(|report| report.state == JobState::Running);
-        let is_held = self.plan.memory.held.is_some();
-        (is_held || !runs || !self.facts.connected) && self.fall_back().is_ok()
-    }
-
-    /// Whether the latest checkpoint may stand in for a savepoint, or why not; a word of what is wrong with the
-    /// savepoint is the caller's.
-    fn fall_back(&self) -> Result<(), Option<Rejection>> {
-        let upgrade = &self.facts.lifecycle.upgrade;
-        let in_memory = self.checkpointing().is_some_and(CheckpointingSpec::is_in_memory);
-        if upgrade.fallback == UpgradeFallback::None || in_memory {
-            return Err(None);
-        }
-        let Some(most) = upgrade.max_checkpoint_age else { return Ok(()) };
-        let age = self.plan.memory.last_checkpoint.as_ref().map(|last| self.facts.now.since(last.completed_at));
-        if age.is_some_and(|age| age <= most) {
-            return Ok(());
-        }
-        let age = age.map_or_else(|| "there is none".to_owned(), |age| format!("it was completed {age} ago"));
-        let message = format!(
-            "the latest checkpoint is older than upgrade.maxCheckpointAge, which is {most}: {age}; raise the age, or wait for \
-             a checkpoint"
-        );
-        Err(Some(rejection("CheckpointTooOld", message)))
-    }
-
-    // --- Held ----------------------------------------------------------------------------------------------------
-
-    /// What names the change that is wanted.
-    fn wanted_key(&self) -> String {
-        match (self.facts.desired, &self.facts.program) {
-            (DesiredState::Suspended, _) => "Suspended".to_owned(),
-            (DesiredState::Running, Ok(program)) => program.config_map.clone(),
-            (DesiredState::Running, Err(_)) => String::new(),
-        }
-    }
-
-    /// Whether this very change has failed and is not due again; another one is not held.
-    fn is_held(&mut self, cause: StopCause) -> bool {
-        let Some(held) = self.plan.memory.held.clone() else { return false };
-        if held.program != self.wanted_key() || cause == StopCause::RollBack {
-            self.plan.memory.held = None;
-            return false;
-        }
-        if self.facts.now >= held.retry_at {
-            return false;
-        }
-        self.wake_at(held.retry_at);
-        self.held = Some(Rejection { reason: held.reason, message: held.message });
-        true
-    }
-
-    /// No savepoint: by the fallback, or the job runs on and the change waits.
-    fn savepoint_failed(&mut self, pod: &PodFacts, wrong: Rejection) {
-        let problem = match self.fall_back() {
-            Ok(()) => {
-                self.tell(true, &wrong.reason, format!("upgrade.fallback is LastState: {}", wrong.message));
-                if let Some(stop) = &mut self.plan.memory.stop {
-                    *stop = Stop { since: self.facts.now, savepoint_request: None, savepoint: None, cause: stop.cause };
-                }
-                return self.stop(pod, false);
-            }
-            Err(None) => wrong,
-            Err(Some(too_old)) => Rejection { message: format!("{}; {}", wrong.message, too_old.message), ..too_old },
-        };
-        let tries = self.plan.memory.held.as_ref().map_or(0, |held| held.tries);
-        let wait = TimeSpan(HOLD_FIRST.0 << tries.min(4)).min(HOLD_LONGEST);
-        let message = format!(
-            "the job runs on as it was and the change waits: {}. It is tried again in {wait}, or at once when the spec \
-             changes; upgrade.fallback LastState would start it from the latest checkpoint",
-            problem.message
-        );
-        self.tell(true, &problem.reason, message.clone());
-        self.held = Some(Rejection { reason: problem.reason.clone(), message: message.clone() });
-        self.plan.memory.held = Some(Held {
-            program: self.wanted_key(),
-            reason: problem.reason,
-            message,
-            retry_at: self.facts.now.plus(wait),
-            tries: tries + 1,
-        });
-        self.plan.memory.stop = None;
-        self.wake_at(self.facts.now.plus(wait));
-        self.run();
-    }
-
-    // --- How -----------------------------------------------------------------------------------------------------
-
     /// A stop is under way: what follows from what became of the JobManager.
     pub(super) fn stopping(&mut self, fate: Fate<'_>, stop: &Stop) {
         if self.is_closing() {
@@ -321,7 +116,7 @@ impl Planner<'_> {
     }
 
     /// Asks for an end, until a deadline.
-    fn stop(&mut self, pod: &PodFacts, needs_end: bool) {
+    pub(super) fn stop(&mut self, pod: &PodFacts, needs_end: bool) {
         let Some(stop) = self.plan.memory.stop.clone() else { return };
         // One that has not started has nothing to save, unless it is there to carry out this very end.
         if !pod.started && !needs_end {
@@ -420,109 +215,6 @@ impl Planner<'_> {
             StopCause::Delete => "Deleting",
         };
         self.plan.view = View::progressing(StreamJobState::Stopping, reason, message);
-    }
-
-    // --- Then ----------------------------------------------------------------------------------------------------
-
-    /// No JobManager runs any more, as it was to be.
-    pub(super) fn stopped(&mut self, record: Option<&ExitRecord>) {
-        record.into_iter().for_each(|record| self.tell_left(record));
-        let mut stop = self.plan.memory.stop.take();
-        let found_nothing = self.absorb_closed(record);
-        let rolls_back = stop.as_ref().is_some_and(|stop| stop.cause == StopCause::RollBack);
-        self.delete_pods(|_| true);
-        if let Some(stop) = &mut stop {
-            stop.savepoint = self.left_unsettled(stop, record).or_else(|| stop.savepoint.take());
-        }
-        let savepoint = stop.as_ref().and_then(|stop| stop.savepoint.clone()).or_else(|| self.late_savepoint());
-        self.plan.memory.stopped_with.clone_from(&savepoint);
-        if self.is_lost_with_job_manager(stop.as_ref().map(|stop| stop.cause), record) {
-            let message = "the job was stopped with a savepoint, and the controller has not heard where it is; its checkpoints \
-                           were in the JobManager's memory: look for the newest directory below checkpointing.savepointStorage \
-                           and set restore.from to it";
-            return self.end(StreamJobState::Failed, "StateLost", message);
-        }
-        match (self.facts.desired, &self.facts.program, record) {
-            (DesiredState::Suspended, _, Some(ExitRecord { kind: ExitKind::Finished, message, .. })) => {
-                self.end(StreamJobState::Finished, "Finished", message);
-            }
-            (DesiredState::Suspended, ..) => match record.and_then(|record| Some((left_behind(record)?, record))) {
-                Some((reason, record)) => self.end(StreamJobState::Suspended, reason, &record.message),
-                None => self.suspended(found_nothing),
-            },
-            _ if rolls_back && self.change() <= Change::InPlace && self.can_roll_back() => self.roll_back_stopped(),
-            (DesiredState::Running, Ok(program), _) => self.begin_revision(&self.startable(program), stop.as_ref()),
-            (DesiredState::Running, Err(rejection), _) => match self.running_program() {
-                // The spec was broken while the job was being stopped for an earlier one: what ran goes on.
-                Some(program) => self.begin_revision(&program, stop.as_ref()),
-                None => self.end(StreamJobState::Invalid, &rejection.reason, &rejection.message),
-            },
-        }
-    }
-
-    /// What a closer has found out of a revision of which nothing was heard; whether nothing had begun.
-    fn absorb_closed(&mut self, record: Option<&ExitRecord>) -> bool {
-        let closer = self.plan.memory.helper.take().filter(|_| !self.has_run());
-        let Some(record) = record.filter(|record| closer.is_some() && is_terminal(record.kind)) else { return false };
-        if record.reason == NOTHING_BEGUN {
-            // What the closer wrote is no state: it is where the revision was to be started from.
-            self.plan.memory.ledger_entry = 0;
-            return true;
-        }
-        self.note_started();
-        false
-    }
-
-    /// The job rests; what a closer that found nothing says of its own entries is not heard again.
-    fn suspended(&mut self, found_nothing: bool) {
-        if found_nothing {
-            let memory = &mut self.plan.memory;
-            memory.generation = memory.generation.next();
-            memory.job_manager_pod = None;
-        }
-        self.end(StreamJobState::Suspended, "Suspended", "it keeps its state");
-    }
-
-    /// The savepoint of a stop that was given up and came to its end all the same.
-    fn late_savepoint(&self) -> Option<String> {
-        let completed = |request: &&RequestStatus| request.state == RequestState::Completed;
-        self.own_requests().filter(completed).find_map(|request| request.path.clone())
-    }
-
-    /// What the JobManager says of the savepoints to stop with that it was asked for under this revision.
-    fn own_requests(&self) -> impl Iterator<Item = &RequestStatus> {
-        let prefix = format!("upgrade-{}-", self.plan.memory.revision);
-        let requests = self.facts.report.iter().flat_map(|report| &report.requests);
-        requests.filter(move |request| request.id.starts_with(&prefix))
-    }
-
-    /// Whether a JobManager that stopped did so for a request of the controller's own that it had given up: not when it is
-    /// known that each of them has failed.
-    pub(super) fn was_asked_to_stop(&self) -> bool {
-        let failed = self.own_requests().filter(|request| request.state == RequestState::Failed).count();
-        usize::try_from(self.plan.memory.savepoint_requests).is_ok_and(|asked| asked > failed)
-    }
-
-    /// Whether the state that was to be saved is nowhere that is known.
-    fn is_lost_with_job_manager(&self, cause: Option<StopCause>, record: Option<&ExitRecord>) -> bool {
-        let memory = &self.plan.memory;
-        let gives_up = matches!(cause, Some(StopCause::Restore | StopCause::RollBack))
-            || (self.facts.lifecycle.upgrade.mode == UpgradeMode::Stateless && cause != Some(StopCause::Rescale))
-            || record.is_some_and(|record| record.kind == ExitKind::Finished);
-        let kept = memory.last_checkpoint.is_some() && self.has_run() && self.leaves_nothing();
-        kept && !gives_up && memory.stopped_with.is_none()
-    }
-
-    /// The wanted program, or in place of one that was given up the one that runs.
-    fn startable(&self, program: &Program) -> Program {
-        let stable = || self.running_program().filter(|_| self.is_given_up(program));
-        stable().unwrap_or_else(|| program.clone())
-    }
-
-    /// The frozen program of the revision that runs.
-    fn running_program(&self) -> Option<Program> {
-        let spec = self.facts.frozen.clone()?;
-        Some(Program { spec, config_map: self.plan.memory.program.clone() })
     }
 }
 

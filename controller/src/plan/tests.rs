@@ -4,11 +4,14 @@ mod change;
 mod close;
 mod deletion;
 mod dispose;
+mod ended;
+mod forgets;
 mod frozen;
 mod lost;
 mod moved;
 mod previous;
 mod problems;
+mod restarts;
 mod resume;
 mod start;
 mod stuck;
@@ -24,7 +27,7 @@ use sluice_crds::{StreamJob, UpgradeMode, UpgradeSpec};
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{REPEATS_OUTPUT, SNAPSHOT_UNSETTLED, StartFrom};
 use sluice_protocol::restart::{CountedFailure, FailureCounts};
-use sluice_protocol::status::{CheckpointInfo, JobState, JobStatus, Notice};
+use sluice_protocol::status::{CheckpointInfo, Notice};
 use sluice_protocol::{Attempt, CheckpointId, TimeSpan};
 use sluice_rpc::tls::CertificateProblem;
 
@@ -148,6 +151,7 @@ fn running_pod(plan: &PodPlan) -> PodFacts {
         tls: true,
         terminating: false,
         ended: None,
+        lingers: false,
         started: true,
         ready_since: Some(NOW),
         unready_since: None,

@@ -35,9 +35,13 @@ fn left_by(report: &JobStatus, stable: u64) -> Option<&String> {
 }
 
 impl Planner<'_> {
-    /// Whether the wanted spec is the one that was given up for the stable one.
+    /// Whether the wanted spec is the one that was given up for the stable one. Any edit tries it anew, also one of what no
+    /// job is restarted for: a longer deadline may be all that it needed.
     pub(super) fn is_given_up(&self, program: &Program) -> bool {
         let Some(given_up) = &self.plan.memory.rolled_back else { return false };
+        if given_up.spec_generation > 0 && given_up.spec_generation != self.facts.spec_generation {
+            return false;
+        }
         match &self.facts.given_up {
             Some(spec) => super::change::classify(spec, &program.spec) == super::change::Change::Nothing,
             None => given_up.program == program.config_map,
@@ -218,6 +222,7 @@ impl Planner<'_> {
             reason: cause.reason.clone(),
             message: message.clone(),
             at: self.facts.now,
+            spec_generation: self.facts.spec_generation,
         });
         self.tell(true, "RolledBack", message);
     }

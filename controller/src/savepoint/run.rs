@@ -6,7 +6,8 @@ use super::reconcile::{Shared, make_pass};
 use super::watches::{JobRequest, Request, Savepoints, of_touched_jobs, touched_requests, watch_savepoints};
 use crate::context::Context;
 use crate::metrics::{Metrics, SAVEPOINT, SCHEDULE};
-use crate::passes::{by_itself, make_passes};
+use crate::panics::guard;
+use crate::passes::make_passes;
 use crate::queue::Queue;
 use crate::watches::{self, Jobs, Source, WatchedJob};
 use futures::StreamExt;
@@ -72,8 +73,14 @@ impl Watched {
         watches::all(jobs).into_iter().for_each(|request| job_queue.push(request));
         let periodic = Arc::new(jobs::Shared { context: Arc::clone(&context), savepoints: savepoints.clone() });
         let shared = Arc::new(Shared { context, jobs: jobs.clone() });
-        let pass = |savepoint| by_itself(make_pass(savepoint, Arc::clone(&shared)));
-        let job_pass = |job| by_itself(jobs::make_pass(job, Arc::clone(&periodic)));
+        let pass = |savepoint: Arc<_>| {
+            let pass = make_pass(Arc::clone(&savepoint), Arc::clone(&shared));
+            guard(SAVEPOINT, savepoint, Arc::clone(&shared.context), pass)
+        };
+        let job_pass = |job: Arc<_>| {
+            let pass = jobs::make_pass(Arc::clone(&job), Arc::clone(&periodic));
+            guard(SCHEDULE, job, Arc::clone(&periodic.context), pass)
+        };
         tokio::join!(
             make_passes(queued, savepoints, CONCURRENCY, |waiting| queue.tell_waiting(waiting), pass),
             make_passes(queued_jobs, jobs, CONCURRENCY, |waiting| job_queue.tell_waiting(waiting), job_pass)

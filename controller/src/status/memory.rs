@@ -133,13 +133,15 @@ pub(super) fn write_stable(stable: &Stable) -> StableRevision {
 }
 
 fn read_given_up(given_up: sluice_crds::GivenUp) -> GivenUp {
-    let sluice_crds::GivenUp { revision, program, reason, message, at } = given_up;
-    GivenUp { revision, program, reason, message, at: at.as_ref().map(from_time).unwrap_or_default() }
+    let sluice_crds::GivenUp { revision, program, reason, message, at, observed_generation } = given_up;
+    let at = at.as_ref().map(from_time).unwrap_or_default();
+    GivenUp { revision, program, reason, message, at, spec_generation: observed_generation.unwrap_or_default() }
 }
 
 pub(super) fn write_given_up(given_up: &GivenUp) -> sluice_crds::GivenUp {
-    let GivenUp { revision, program, reason, message, at } = given_up.clone();
-    sluice_crds::GivenUp { revision, program, reason, message, at: Some(to_time(at)) }
+    let GivenUp { revision, program, reason, message, at, spec_generation } = given_up.clone();
+    let observed_generation = (spec_generation > 0).then_some(spec_generation);
+    sluice_crds::GivenUp { revision, program, reason, message, at: Some(to_time(at)), observed_generation }
 }
 
 fn read_checkpoint(checkpoint: &LastCheckpoint) -> CheckpointInfo {

@@ -50,6 +50,7 @@ fn a_transition_is_remembered_whole() {
         reason: "NotStable".to_owned(),
         message: "it crashed".to_owned(),
         at: facts.now,
+        spec_generation: 4,
     });
     let outcome = Some(Rejection { reason: "NotASavepoint".to_owned(), message: "is none".to_owned() });
     let disposal = Disposal { savepoint: "uid".to_owned(), path: "s3://bucket/savepoint".to_owned(), outcome };
@@ -115,6 +116,7 @@ fn progress_alone_is_written_at_intervals() {
     let new = StreamJobStatus { last_checkpoint: Some(checkpoint(2, 12_000)), ..StreamJobStatus::default() };
     assert_eq!(due(Some(&old), &new, Timestamp(12_000)), Due::At(Timestamp(15_000)));
     assert_eq!(due(Some(&old), &new, Timestamp(15_000)), Due::Now);
+    assert_eq!(due(Some(&old), &new, Timestamp(3_000)), Due::Now, "the JobManager's clock is ahead");
     let failed = StreamJobStatus { state: Some(StreamJobState::Failed), ..new };
     assert_eq!(due(Some(&old), &failed, Timestamp(12_000)), Due::Now);
 }

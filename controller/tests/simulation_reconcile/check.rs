@@ -127,6 +127,9 @@ impl Check {
                 Ok(())
             }
             ("pods", None, Some(pod)) => self.on_pod_made(key, pod),
+            ("events", _, Some(event)) if text(event, "/reason") == "Panicked" => {
+                Err(format!("a pass panicked: {}", text(event, "/note")))
+            }
             _ => Ok(()),
         }
     }

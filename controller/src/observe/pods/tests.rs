@@ -49,6 +49,16 @@ fn a_pod_that_ends_says_why() {
 }
 
 #[test]
+fn a_pod_whose_sidecars_run_on_lingers() {
+    let ended = container(&json!({"terminated": {"exitCode": 0, "reason": "Completed"}}));
+    let lingers =
+        |phase: &str, containers: &Value| pod(&json!({"phase": phase, "containerStatuses": containers})).lingers;
+    assert!(lingers("Running", &ended));
+    assert!(!lingers("Succeeded", &ended) && !lingers("Failed", &ended));
+    assert!(!lingers("Running", &container(&json!({"running": {}}))));
+}
+
+#[test]
 fn what_keeps_a_pod_from_starting() {
     let state = json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"s3\" not found"}});
     let facts = pod(&json!({"phase": "Pending", "containerStatuses": container(&state)}));

@@ -240,3 +240,13 @@ fn a_restore_that_was_used_is_not_used_again_by_undoing_an_edit() {
     assert_eq!((alone.command, alone.memory.stop), (None, None));
     assert_eq!(plan(&edit(second, with(2, same))).view.reason, "Restoring");
 }
+
+/// Another replica has heard its last report, or nobody has; and it was once asked for a savepoint that was given up.
+#[test]
+fn a_cancelled_job_stays_so_although_its_last_report_was_not_heard() {
+    let mut facts = Facts { report: None, connected: false, ..running() };
+    facts.memory.savepoint_requests = 1;
+    exit_with(&mut facts, ExitRecord::new(ExitKind::Stopped, "Cancelled", "the job was cancelled"));
+    let end = plan(&facts);
+    assert_eq!((end.view.state, end.create.len()), (Some(StreamJobState::Cancelled), 0));
+}

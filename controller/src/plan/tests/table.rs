@@ -64,18 +64,20 @@ enum Wish {
     Upgrade,
     Move,
     Restore,
+    Forget,
     Suspend,
     Nonsense,
     Deletion,
 }
 
-const WISHES: [Wish; 9] = [
+const WISHES: [Wish; 10] = [
     Wish::Nothing,
     Wish::InPlace,
     Wish::Rescale,
     Wish::Upgrade,
     Wish::Move,
     Wish::Restore,
+    Wish::Forget,
     Wish::Suspend,
     Wish::Nonsense,
     Wish::Deletion,
@@ -146,6 +148,7 @@ fn with_wish(facts: Facts, wish: Wish) -> Facts {
             let restore = RestoreSpec { from, nonce: 7, allow_non_restored_state: false, abandon_sinks: Vec::new() };
             job.spec.restore = Some(restore);
         }),
+        Wish::Forget => edit(facts, |job| job.spec.checkpointing = None),
         Wish::Suspend => Facts { desired: DesiredState::Suspended, ..facts },
         Wish::Nonsense => {
             let program = Err(rejection("InvalidSpec", "spec.parallelism: no".to_owned()));
@@ -218,8 +221,10 @@ fn nothing_starts_empty_unasked() {
         let plan = plan(facts);
         let Some(start) = plan.create.iter().find(|pod| pod.role == JM) else { return };
         let directive: Directive = serde_json::from_str(&start.directive).expect("is JSON");
+        let keeps_state = plan.spec.as_ref().is_some_and(|spec| spec.checkpointing.is_some());
         let may_be_empty = match &directive.start {
             StartFrom::Empty => true,
+            StartFrom::Continue | StartFrom::ResumeLatest if !keeps_state => true,
             StartFrom::Continue | StartFrom::ResumeLatest => directive.seen == 0,
             StartFrom::Path { .. } | StartFrom::Close { .. } | StartFrom::Dispose { .. } => false,
         };

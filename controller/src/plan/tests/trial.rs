@@ -164,6 +164,38 @@ fn a_failed_revision_is_rolled_back_at_once_and_told_until_the_next_edit() {
     assert_eq!((undone.command, undone.memory.rolled_back, undone.view.degraded), (None, None, None));
 }
 
+/// Whatever was edited: what no job is restarted for, too, since a longer deadline may be all that was needed.
+#[test]
+fn any_edit_after_a_rollback_tries_the_spec_again() {
+    let facts = rolled_back();
+    let given_up = facts.memory.rolled_back.as_ref().expect("is told");
+    assert_eq!(given_up.spec_generation, facts.spec_generation);
+    let waits = |facts: &Facts| plan(facts).memory.stop.is_none() && plan(facts).memory.rolled_back.is_some();
+    assert!(waits(&facts));
+
+    let mut deadline = Facts { spec_generation: 3, ..facts.clone() };
+    deadline.lifecycle.stability.deadline = Some(TimeSpan::from_secs(1200));
+    let mut in_place = job();
+    in_place.spec.program.sql = Some(BROKEN.to_owned());
+    in_place.spec.checkpointing.as_mut().expect("is there").interval = TimeSpan::from_secs(9);
+    let in_place = Facts { program: validate_program(&in_place, None), spec_generation: 3, ..facts.clone() };
+    for edited in [&deadline, &in_place] {
+        let again = plan(edited);
+        assert_eq!((again.command, again.memory.rolled_back), (Some(Command::Stop), None));
+    }
+
+    // Back to what was stable, and to the same again.
+    let undone = Facts { program: super::facts().program, spec_generation: 3, ..facts.clone() };
+    let undone = after(&undone, &plan(&undone));
+    let redone = Facts { program: facts.program.clone(), spec_generation: 4, ..undone };
+    assert_eq!(plan(&redone).command, Some(Command::Stop));
+
+    // A status that an earlier version of the operator wrote knows the spec alone.
+    let mut earlier = deadline;
+    earlier.memory.rolled_back.as_mut().expect("is told").spec_generation = 0;
+    assert!(waits(&earlier));
+}
+
 #[test]
 fn a_rollback_goes_back_to_the_state_of_the_job_not_to_where_its_spec_once_came_from() {
     let mut facts = on_trial(NOW);
