@@ -15,7 +15,7 @@ fn failed(facts: &mut Facts, reasons: &[&str]) {
     report.failures.clear();
     for (attempt, reason) in (1..).zip(reasons) {
         let run = Run { generation: Generation(1), attempt: Attempt(attempt) };
-        let failure = Failure::restart(*reason, Fault::External, "it broke");
+        let failure = Failure::restart(reason, Fault::External, "it broke");
         let counted = CountedFailure::Attempt(run.generation, run.attempt);
         let policy = sluice_protocol::restart::RestartPolicy::from_spec(None, true).expect("is right");
         policy.on_failure(&mut report.failure_counts, counted, None, NOW);
