@@ -41,6 +41,7 @@ mod reconfigure;
 mod reporting;
 mod savepoints;
 mod start;
+mod sweep;
 mod takeover;
 mod task_managers;
 
@@ -59,17 +60,18 @@ use crate::message::ToTaskManager;
 use crate::metadata::Metadata;
 use crate::restart::{FailureCounts, RestartPolicy};
 use crate::status::{JobStatus, RequestStatus};
-use crate::store::{OperationId, StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
+use crate::store::{OperationId, StoreFailure, StoreOperation, StoreReply};
 use crate::time::{TimeSpan, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use cleanup::CLEANUP_FAILED;
 pub use closing::{DISPOSAL_INCOMPLETE, DISPOSED, NOTHING_BEGUN};
 use execution::Execution;
 use journal::{EndKind, Journal};
 use loading::{Loading, Restored};
 pub use loading::{REPEATS_OUTPUT, SNAPSHOT_UNSETTLED, STARTS_EMPTY, TOLD_ONCE};
-use operations::{BACKGROUND_TRIES, Operations, Purpose, Running};
+use operations::{Operations, Purpose, Running};
 pub use reporting::STATE_DAMAGED;
 use task_managers::TaskManagers;
 
@@ -132,8 +134,6 @@ pub struct JobMaster {
     dead: Vec<CheckpointKey>,
     /// Directories of savepoints that did not come to be, likewise.
     dead_savepoints: Vec<String>,
-    /// Where savepoints of this job were asked to go.
-    savepoint_roots: BTreeSet<String>,
     history: Arc<CheckpointHistory>,
     /// Checkpoints that were asked for.
     asked: Vec<savepoints::AskedCheckpoint>,
@@ -142,8 +142,7 @@ pub struct JobMaster {
     last_savepoint_failure: Option<String>,
     /// Commands that came before the ledger was taken.
     early: Vec<Command>,
-    /// When dead objects are next looked for (K6).
-    next_sweep: Option<Timestamp>,
+    cleanup: cleanup::Cleanup,
     files: files::Files,
     /// The latest snapshot's description by its directory, so that a restart in place need not read it.
     cached: Option<(String, Metadata)>,
@@ -162,8 +161,6 @@ pub struct JobMaster {
     external_failures: u32,
     /// A configuration that cannot be used.
     refused: Option<Failure>,
-    /// Why objects could not be removed that should have been; the next sweep tries again.
-    left_behind: Option<String>,
 }
 
 impl JobMaster {
@@ -192,13 +189,12 @@ impl JobMaster {
             commits: commits::Commits::default(),
             dead: Vec::new(),
             dead_savepoints: Vec::new(),
-            savepoint_roots: BTreeSet::new(),
             history: Arc::default(),
             asked: Vec::new(),
             answers: Vec::new(),
             last_savepoint_failure: None,
             early: Vec::new(),
-            next_sweep: None,
+            cleanup: cleanup::Cleanup::default(),
             files: files::Files::default(),
             cached: None,
             loading: None,
@@ -210,7 +206,6 @@ impl JobMaster {
             store_failures: 0,
             external_failures: 0,
             refused,
-            left_behind: None,
         }
     }
 
@@ -260,7 +255,7 @@ impl JobMaster {
             self.task_managers.next_loss(timeout),
             self.deploy_deadline(),
             self.leaving_deadline(),
-            self.next_sweep,
+            self.cleanup.next_sweep,
             self.commits.next_wakeup(self.now),
             self.coordinator.as_ref().and_then(CheckpointCoordinator::next_wakeup),
         ];
@@ -376,26 +371,10 @@ impl JobMaster {
             | Purpose::ListShared
             | Purpose::ReadFiles(_)
             | Purpose::Sweep
-            | Purpose::SweepUploads
+            | Purpose::SweepUploads(_)
             | Purpose::ListSameName
-            | Purpose::Delete(_) => {}
-        }
-    }
-
-    fn on_background(&mut self, running: Running, reply: StoreReply) {
-        let StoreReply::Failed(failure) = reply else {
-            return self.on_background_reply(&running.purpose, reply);
-        };
-        // What is not allowed now will not be in a moment: the next sweep asks again.
-        let may_pass = failure.kind == StoreFailureKind::Unreachable;
-        let failures = running.failures + 1;
-        if may_pass && failures < BACKGROUND_TRIES {
-            let pause = backoff(failures, TimeSpan::from_secs(1), TimeSpan::from_secs(60), &mut *self.random);
-            self.operations.wait(self.now.plus(pause), Running { failures, ..running });
-        } else if let Purpose::ReadFiles(key) = running.purpose {
-            self.on_files_unreadable(key);
-        } else if matches!(running.purpose, Purpose::ListDead | Purpose::Delete(_)) {
-            self.left_behind = Some(failure.message);
+            | Purpose::Delete(_)
+            | Purpose::Abort(_) => {}
         }
     }
 }

@@ -12,6 +12,7 @@
 //! - [`message`]: what JobManager and TaskManager say to each other.
 //! - [`store`]: object-store operations as values, so that decisions can ask for them without doing them.
 //! - [`job_master`]: the JobManager's decisions: events in, actions out; [`status`]: what it tells people.
+//! - [`reach`]: what a ledger reaches, and what around it nobody needs.
 //! - [`history`]: what became of each checkpoint, for people.
 //! - [`restart`]: whether and when a failed job runs again (F1).
 //! - [`secrets`]: references to Secrets in programs.
@@ -30,6 +31,7 @@ pub mod message;
 pub mod metadata;
 pub mod options;
 pub mod paths;
+pub mod reach;
 pub mod restart;
 pub mod secrets;
 pub mod state;

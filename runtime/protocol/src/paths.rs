@@ -4,6 +4,7 @@
 //! <root>/<namespace>/<name>-<uid>/ledger/0000000042.json
 //!                                 <generation>/chk-50/_metadata
 //!                                 <generation>/shared/50-… files that checkpoint 50 and later ones refer to
+//!                                 probe-…/ what a start asks the store with (L7)
 //! ```
 //!
 //! Paths are relative to the root of checkpoint storage. Callers rely on: what [`JobPaths`] writes, the
@@ -11,6 +12,7 @@
 
 use crate::ids::{CheckpointId, Generation, JobId, Run, SubtaskId};
 use crate::ledger::CheckpointKey;
+use std::collections::BTreeSet;
 
 /// Name of the object that makes a snapshot of the files beside it.
 pub const METADATA: &str = "_metadata";
@@ -38,6 +40,19 @@ impl JobPaths {
     #[must_use]
     pub fn directory(&self) -> &str {
         &self.directory
+    }
+
+    /// A place as this job's ledger means it: relative to the root of the job's storage.
+    #[must_use]
+    pub fn resolve(&self, place: &str) -> String {
+        let root = self.root();
+        if place.contains("://") || root.is_empty() { place.to_owned() } else { format!("{root}/{place}") }
+    }
+
+    /// The root of the job's storage; empty when the directory is relative to it.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        self.directory.rsplitn(3, '/').nth(2).unwrap_or_default()
     }
 
     /// What the keys of all ledger entries begin with.
@@ -85,6 +100,19 @@ impl JobPaths {
         Some((Generation(number(generation)?), CheckpointId(number(checkpoint)?)))
     }
 
+    /// Where a start asks the store for its promises (L7), apart from all others.
+    #[must_use]
+    pub fn probe_directory(&self, nonce: &str) -> String {
+        format!("{}/{PROBE}{nonce}", self.directory)
+    }
+
+    /// Whether an object is one of those that a start asks the store with.
+    #[must_use]
+    pub fn is_of_probe(&self, key: &str) -> bool {
+        let rest = key.strip_prefix(&self.directory).and_then(|rest| rest.strip_prefix('/'));
+        rest.is_some_and(|rest| rest.starts_with(PROBE))
+    }
+
     /// The number of a ledger entry, from its key.
     #[must_use]
     pub fn parse_ledger_entry(&self, key: &str) -> Option<u64> {
@@ -121,6 +149,9 @@ pub fn in_flight_file(run: Run, checkpoint: CheckpointId, subtask: SubtaskId, se
 
 /// Where files lie that several checkpoints of a generation may share, below the generation's directory.
 const SHARED: &str = "shared";
+
+/// What the names of directories begin with in which a store is asked for its promises, below the job's directory.
+const PROBE: &str = "probe-";
 
 /// The path of a shared file of state, relative to the directory of every checkpoint of its generation: checkpoint,
 /// generation, attempt and a nonce make it unlike any other that was or will be written (K2).
@@ -161,6 +192,13 @@ fn is_uuid(text: &str) -> bool {
 pub fn parse_savepoint(prefix: &str, key: &str) -> Option<CheckpointKey> {
     let (generation, id) = key.strip_prefix(prefix)?.split_once('/')?.0.split_once('-')?;
     Some(CheckpointKey { generation: Generation(number(generation)?), id: CheckpointId(number(id)?) })
+}
+
+/// The savepoints of which all is there, among the keys of their objects: what is written last is.
+#[must_use]
+pub fn whole_savepoints(prefix: &str, keys: &[String]) -> BTreeSet<CheckpointKey> {
+    let is_metadata = |key: &&String| key.strip_suffix(METADATA).is_some_and(|rest| rest.ends_with('/'));
+    keys.iter().filter(is_metadata).filter_map(|key| parse_savepoint(prefix, key)).collect()
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -268,6 +306,8 @@ mod tests {
         let key = paths.metadata(Generation(3), CheckpointId(50));
         assert_eq!(paths.parse_checkpoint(&key), Some((Generation(3), CheckpointId(50))));
         assert_eq!(paths.parse_checkpoint("default/pv-6f1c/ledger/0000000042.json"), None);
+        assert!(paths.is_of_probe(&format!("{}/0000000001", paths.probe_directory("ab12"))));
+        assert!(!paths.is_of_probe(&key) && !paths.is_of_probe("default/pv-6f1c-2/probe-ab12/0000000001"));
     }
 
     #[test]

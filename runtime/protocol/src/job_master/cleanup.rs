@@ -1,26 +1,40 @@
 //! Removing dead objects (K6) and noticing old directories of the same name (N1), in the background.
 //!
 //! Only what is dead for ever is removed: checkpoints that an entry dropped, failed ones once a later one is
-//! complete or their attempt is over, and whatever older generations left unreferenced. A *sweep* looks for all of it
-//! among what the store lists: at each start, every hour (an older process may live and upload), and at the end. So
-//! what a failing store keeps is found again. Nothing waits for any of it, except the process's exit for some seconds.
+//! complete or their attempt is over, and what a [`sweep`](super::sweep) finds. Nothing waits for any of it, except the
+//! process's exit for some seconds. What cannot be removed is told by the notice [`CLEANUP_FAILED`] and found again by the
+//! next sweep; what is refused holds up nothing beside it.
 
-use super::operations::{Purpose, Running};
+use super::operations::{BACKGROUND_TRIES, Purpose, Running};
 use super::{JobMaster, Phase};
 use crate::ids::CheckpointId;
+use crate::ledger::append::backoff;
 use crate::ledger::{CheckpointKey, RestorePoint, SnapshotReference};
 use crate::paths;
 use crate::status::Notice;
-use crate::store::{StoreOperation, StoreReply};
-use crate::time::TimeSpan;
-use std::cmp::Ordering;
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
+use crate::time::{TimeSpan, Timestamp};
 use std::collections::BTreeMap;
+
+/// The notice that objects which nobody needs could not be looked for or removed.
+pub const CLEANUP_FAILED: &str = "CleanupFailed";
 
 /// Keys per delete.
 const DELETE_BATCH: usize = 500;
 
-/// Time between two sweeps.
-const SWEEP_INTERVAL: TimeSpan = TimeSpan::from_secs(3600);
+/// Unfinished uploads that are given up together; each is a request of its own.
+const ABORT_BATCH: usize = 200;
+
+/// How removing went.
+#[derive(Debug, Default)]
+pub(super) struct Cleanup {
+    /// When dead objects are next looked for.
+    pub(super) next_sweep: Option<Timestamp>,
+    /// What last failed.
+    failure: Option<String>,
+    /// Whether a sweep was begun after that: once it has done its work, all is well again.
+    is_tried_again: bool,
+}
 
 impl JobMaster {
     /// Removes what an entry has dropped, and what failed before it.
@@ -34,66 +48,6 @@ impl JobMaster {
         savepoints.into_iter().for_each(|directory| self.remove_savepoint(directory));
     }
 
-    /// Whether the job has ended in a way that keeps no checkpoint.
-    pub(super) fn removes_all(&self, drops: &[CheckpointKey]) -> bool {
-        !drops.is_empty() && self.journal.fold.retained.is_empty()
-    }
-
-    /// Looks for savepoints that were begun and will not be complete. What the fold has forgotten is left alone: it may
-    /// be one that lives.
-    fn sweep_savepoints(&mut self) {
-        let fold = &self.journal.fold;
-        if fold.requests.is_empty() {
-            return;
-        }
-        let settings = self.config.options.checkpointing.as_ref();
-        let of_requests = fold.requests.iter().filter_map(|request| request.directory.clone());
-        self.savepoint_roots.extend(settings.and_then(|one| one.savepoint_root()).into_iter().chain(of_requests));
-        for root in self.savepoint_roots.clone() {
-            let prefix = format!("{}/{}/", root.trim_end_matches('/'), self.config.job);
-            let operation = StoreOperation::List { prefix: prefix.clone(), start_after: None };
-            self.start(Running { purpose: Purpose::SweepSavepoints(prefix), operation, failures: 0 });
-        }
-    }
-
-    fn delete_dead_savepoints(&mut self, prefix: &str, keys: Vec<String>) {
-        let fold = &self.journal.fold;
-        let has_ended = matches!(self.phase, Phase::Exiting { .. });
-        let is_dead = |key: &String| {
-            paths::parse_savepoint(prefix, key).is_some_and(|key| {
-                let is_known = fold.savepoints.iter().any(|savepoint| savepoint.key == key);
-                let is_forgotten = fold.forgotten_savepoints.is_some_and(|forgotten| key <= forgotten);
-                let own = self.config.generation;
-                // Also after the end a later generation may go on: what is not older than this one is not its business.
-                let is_over = key.generation < own || (has_ended && key.generation == own);
-                is_over && !is_known && !is_forgotten
-            })
-        };
-        let dead = keys.into_iter().filter(is_dead).collect();
-        self.delete(dead);
-    }
-
-    /// Looks for what is dead, now and again in an hour.
-    pub(super) fn sweep(&mut self) {
-        if self.journal.in_memory || self.config.planted.keeps_dead {
-            return;
-        }
-        self.next_sweep = Some(self.now.plus(SWEEP_INTERVAL));
-        let prefix = format!("{}/", self.journal.paths.directory());
-        let operation = StoreOperation::List { prefix: prefix.clone(), start_after: None };
-        self.start(Running { purpose: Purpose::Sweep, operation, failures: 0 });
-        let operation = StoreOperation::ListUploads { prefix };
-        self.start(Running { purpose: Purpose::SweepUploads, operation, failures: 0 });
-        self.sweep_savepoints();
-        self.abort_leftovers();
-    }
-
-    pub(super) fn sweep_when_due(&mut self) {
-        if self.next_sweep.is_some_and(|due| due <= self.now) {
-            self.sweep();
-        }
-    }
-
     /// A job made anew starts empty; its people may want to know of what the old one left (N1).
     pub(super) fn look_for_older_directories(&mut self, ledger_is_empty: bool) {
         if self.journal.in_memory || !ledger_is_empty {
@@ -104,6 +58,82 @@ impl JobMaster {
         self.start(Running { purpose: Purpose::ListSameName, operation, failures: 0 });
     }
 
+    pub(super) fn on_background(&mut self, running: Running, reply: StoreReply) {
+        match reply {
+            StoreReply::Failed(failure) => self.on_background_failure(running, &failure),
+            reply => self.on_background_reply(&running.purpose, reply),
+        }
+        if self.cleanup.is_tried_again && !self.operations.has_background() {
+            self.cleanup.is_tried_again = false;
+            self.cleanup.failure = None;
+            self.clear_notice(CLEANUP_FAILED);
+        }
+    }
+
+    /// What is not allowed now will not be in a moment: the next sweep asks again.
+    fn on_background_failure(&mut self, running: Running, failure: &StoreFailure) {
+        let may_pass = failure.kind == StoreFailureKind::Unreachable;
+        let failures = running.failures + 1;
+        if may_pass && failures < BACKGROUND_TRIES {
+            let pause = backoff(failures, TimeSpan::from_secs(1), TimeSpan::from_secs(60), &mut *self.random);
+            return self.operations.wait(self.now.plus(pause), Running { failures, ..running });
+        }
+        if running.purpose != Purpose::ListSameName {
+            self.note_cleanup_failure(&running.operation, failure);
+        }
+        match running.purpose {
+            Purpose::ReadFiles(key) => self.on_files_unreadable(key),
+            Purpose::Delete(rest) if !may_pass => self.delete(rest),
+            Purpose::Abort(rest) if !may_pass => self.abort_uploads(rest),
+            _ => {}
+        }
+    }
+
+    fn note_cleanup_failure(&mut self, operation: &StoreOperation, failure: &StoreFailure) {
+        let what = self.describe_background(operation);
+        let next = match self.cleanup.next_sweep.filter(|_| !matches!(self.phase, Phase::Exiting { .. })) {
+            Some(due) => format!("it is tried again in {} at the latest", due.since(self.now)),
+            None => "the job's next start tries again, and so does `sluice checkpoint gc`".to_owned(),
+        };
+        self.set_notice(CLEANUP_FAILED, format!("what nobody needs takes room: {what}; {next}: {failure}"));
+        self.cleanup.failure = Some(format!("{what}: {failure}"));
+        self.cleanup.is_tried_again = false;
+    }
+
+    fn describe_background(&self, operation: &StoreOperation) -> String {
+        let uri = |key: &str| paths::uri(self.config.storage_uri.as_deref(), key);
+        let first = |count: usize, what: &str, key: Option<&String>| {
+            format!("{count} {what}, the first of them {}", uri(key.map_or("", String::as_str)))
+        };
+        match operation {
+            StoreOperation::List { prefix, .. } => {
+                format!("dead objects below {} could not be looked for", uri(prefix))
+            }
+            StoreOperation::ListUploads { prefix } => {
+                format!("unfinished uploads below {} could not be looked for", uri(prefix))
+            }
+            StoreOperation::Delete { keys } => first(keys.len(), "objects could not be removed", keys.first()),
+            StoreOperation::AbortUploads { uploads } => {
+                let key = uploads.first().map(|upload| &upload.key);
+                first(uploads.len(), "unfinished uploads could not be given up", key)
+            }
+            StoreOperation::Get { key } | StoreOperation::PutIfAbsent { key, .. } => {
+                format!("{}, which says what may be removed, could not be read", uri(key))
+            }
+        }
+    }
+
+    /// A sweep finds again what failed before it.
+    pub(super) fn expect_better(&mut self, next_sweep: Timestamp) {
+        self.cleanup.next_sweep = Some(next_sweep);
+        self.cleanup.is_tried_again = self.cleanup.failure.is_some();
+    }
+
+    /// What could not be removed, as far as it is known.
+    pub(super) fn cleanup_failure(&self) -> Option<&str> {
+        self.cleanup.failure.as_deref()
+    }
+
     pub(super) fn on_background_reply(&mut self, purpose: &Purpose, reply: StoreReply) {
         if let Purpose::ReadFiles(key) = purpose {
             return self.on_files_read(*key, &reply);
@@ -112,20 +142,10 @@ impl JobMaster {
             (Purpose::ListDead, StoreReply::Keys(keys)) => self.delete(keys),
             (Purpose::ListShared, StoreReply::Keys(keys)) => self.on_shared_found(keys),
             (Purpose::SweepSavepoints(prefix), StoreReply::Keys(keys)) => self.delete_dead_savepoints(prefix, keys),
-            (Purpose::Sweep, StoreReply::Keys(keys)) => {
-                let dead = keys.iter().filter(|key| self.is_dead(key)).cloned().collect();
-                let shared: Vec<String> = keys.into_iter().filter(|key| self.is_left_over(key)).collect();
-                self.delete(dead);
-                self.on_shared_found(shared);
-            }
-            (Purpose::SweepUploads, StoreReply::Uploads(mut uploads)) => {
-                uploads.retain(|upload| self.is_dead(&upload.key) || self.is_left_over(&upload.key));
-                if !uploads.is_empty() {
-                    let operation = StoreOperation::AbortUploads { uploads };
-                    self.start(Running { purpose: Purpose::Delete(Vec::new()), operation, failures: 0 });
-                }
-            }
+            (Purpose::Sweep, StoreReply::Keys(keys)) => self.on_swept(keys),
+            (Purpose::SweepUploads(prefix), StoreReply::Uploads(uploads)) => self.abort_dead_uploads(prefix, uploads),
             (Purpose::Delete(rest), StoreReply::Deleted) => self.delete(rest.clone()),
+            (Purpose::Abort(rest), StoreReply::Deleted) => self.abort_uploads(rest.clone()),
             (Purpose::ListSameName, StoreReply::Keys(keys)) => self.report_older_directories(&keys),
             _ => {}
         }
@@ -141,37 +161,14 @@ impl JobMaster {
         self.start(Running { purpose: Purpose::Delete(rest), operation, failures: 0 });
     }
 
-    /// Whether an object, or an upload to it, belongs to a checkpoint that is not retained and never will be (K6): of
-    /// an older generation; of this one, when a later checkpoint is complete, which covers all before it (B5), or when
-    /// the terminal entry stands.
-    fn is_dead(&self, key: &str) -> bool {
-        let Some((generation, id)) = self.journal.paths.parse_checkpoint(key) else { return false };
-        let checkpoint = CheckpointKey { generation, id };
-        let fold = &self.journal.fold;
-        if fold.retained.iter().any(|one| one.key == checkpoint) || self.is_pinned(checkpoint) {
-            return false;
+    /// Likewise.
+    pub(super) fn abort_uploads(&mut self, mut uploads: Vec<UnfinishedUpload>) {
+        if uploads.is_empty() {
+            return;
         }
-        self.is_checkpoint_over(checkpoint)
-    }
-
-    /// Whether a shared file was stored for a checkpoint that is over: it may still be part of others.
-    fn is_left_over(&self, key: &str) -> bool {
-        let stored = self.journal.paths.parse_shared(key);
-        stored.is_some_and(|(generation, id)| self.is_checkpoint_over(CheckpointKey { generation, id }))
-    }
-
-    fn is_checkpoint_over(&self, checkpoint: CheckpointKey) -> bool {
-        let CheckpointKey { generation, id } = checkpoint;
-        match generation.cmp(&self.config.generation) {
-            Ordering::Less => true,
-            Ordering::Equal => {
-                let is_pending = self.coordinator.iter().flat_map(|one| one.pending()).any(|pending| pending == id);
-                let latest = self.journal.fold.latest();
-                let is_covered = !is_pending && latest.is_some_and(|latest| latest.key > checkpoint);
-                is_covered || matches!(self.phase, Phase::Exiting { .. })
-            }
-            Ordering::Greater => false,
-        }
+        let rest = uploads.split_off(uploads.len().min(ABORT_BATCH));
+        let operation = StoreOperation::AbortUploads { uploads };
+        self.start(Running { purpose: Purpose::Abort(rest), operation, failures: 0 });
     }
 
     /// Whether a pin, or what a restart restores, holds it.

@@ -11,7 +11,7 @@ use super::journal::{EndKind, Intent};
 use super::{CloseEnd, JobMaster, Phase, StartFrom};
 use crate::failure::{ExitKind, ExitRecord, Failure, Fault, Retry};
 use crate::ledger::{Ends, StartCause};
-use crate::paths::SnapshotLocation;
+use crate::paths::{self, SnapshotLocation};
 
 /// Reason in the exit record of a helper that has removed a savepoint.
 pub const DISPOSED: &str = "Disposed";
@@ -82,13 +82,20 @@ impl JobMaster {
         self.phase = Phase::Exiting { record, deadline: self.now.plus(REMOVAL_PATIENCE) };
     }
 
-    /// Says what a disposal could not remove.
+    /// Says what a disposal, or an end, could not remove.
     pub(super) fn with_left_behind(&self, record: ExitRecord) -> ExitRecord {
-        let late = || self.operations.has_background().then(|| "the checkpoint storage does not answer".to_owned());
-        let why = self.left_behind.clone().or_else(late).filter(|_| record.reason == DISPOSED);
-        let Some(why) = why else { return record };
-        let message = format!("objects of it may be left, and nobody needs them any more: {why}");
-        ExitRecord::new(record.kind, DISPOSAL_INCOMPLETE, message)
+        let late = || self.operations.has_background().then_some("the checkpoint storage does not answer in time");
+        let Some(why) = self.cleanup_failure().or_else(late) else { return record };
+        if record.reason == DISPOSED {
+            let message = format!("objects of it may be left, and nobody needs them any more: {why}");
+            return ExitRecord::new(record.kind, DISPOSAL_INCOMPLETE, message);
+        }
+        let directory = paths::uri(self.config.storage_uri.as_deref(), self.journal.paths.directory());
+        let message = format!(
+            "{}; objects may be left that nobody needs any more, `sluice checkpoint gc {directory}` removes them: {why}",
+            record.message
+        );
+        ExitRecord { message, ..record }
     }
 
     pub(super) fn exit_not_ended(&mut self, last: Option<u64>) {

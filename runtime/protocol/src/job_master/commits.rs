@@ -237,7 +237,7 @@ impl JobMaster {
 
     pub(super) fn on_committed(&mut self, id: CommitId, outcomes: Vec<CommitOutcome>) {
         let Some(UnderWay { handles, .. }) = self.commits.under_way.take_if(|one| one.id == id) else { return };
-        self.status.notices.retain(|notice| notice.reason != UNANSWERED);
+        self.clear_notice(UNANSWERED);
         let (mut retried, mut lost) = (None, None);
         for (handle, outcome) in handles.into_iter().zip(outcomes) {
             match outcome {
@@ -270,7 +270,7 @@ impl JobMaster {
     fn note_retries(&mut self, retried: Option<String>) {
         let Some(message) = retried else {
             self.commits.failures = 0;
-            return self.status.notices.retain(|notice| notice.reason != RETRIED);
+            return self.clear_notice(RETRIED);
         };
         let pause = backoff(self.commits.failures, TimeSpan(200), TimeSpan::from_secs(30), &mut *self.random);
         self.commits.failures += 1;
@@ -353,7 +353,7 @@ impl JobMaster {
         self.commits.taking = Taking::No;
         self.commits.unsettled.clear();
         self.commits.under_way = None;
-        self.status.notices.retain(|notice| notice.reason != UNANSWERED);
+        self.clear_notice(UNANSWERED);
     }
 
     // --- Aborting ---------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ impl JobMaster {
 
     pub(super) fn on_leftovers_aborted(&mut self, id: CommitId, failure: Option<String>) {
         match &failure {
-            None => self.status.notices.retain(|notice| notice.reason != LEFT_OPEN),
+            None => self.clear_notice(LEFT_OPEN),
             Some(message) => {
                 let message =
                     format!("transactions of older attempts could not be aborted, which is tried again: {message}");

@@ -19,7 +19,7 @@ use crate::time::{TimeSpan, Timestamp};
 /// How long an exit waits for background deletes.
 const EXIT_PATIENCE: TimeSpan = TimeSpan::from_secs(5);
 
-/// The same when all checkpoints are removed with the job, and no later start will sweep.
+/// The same when no later start will sweep.
 pub(super) const REMOVAL_PATIENCE: TimeSpan = TimeSpan::from_secs(60);
 
 impl JobMaster {
@@ -135,12 +135,12 @@ impl JobMaster {
         let Phase::Ending(kind) = &self.phase else { return };
         let record = if self.concludes_for_another { concluded_for_another() } else { exit_record(kind) };
         let record = self.with_left(record);
+        // No later start sweeps what a closer leaves, or who ends the job for good.
+        let is_last = matches!(kind, EndKind::Finished | EndKind::Cancelled) || self.config.directive.start.is_helper();
         self.status.state = end_state(kind);
         self.status.since = self.now;
         self.answer_all_at_end();
-        // No later start sweeps what a closer leaves.
-        let removes_all = self.removes_all(&drops) || self.config.directive.start.is_helper();
-        let patience = if removes_all { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
+        let patience = if is_last { REMOVAL_PATIENCE } else { EXIT_PATIENCE };
         // Of all that is not retained now nothing is needed any more.
         self.phase = Phase::Exiting { record, deadline: self.now.plus(patience) };
         self.remove_dead(drops);

@@ -385,7 +385,7 @@ impl JobMaster {
     fn tell_of_empty_operators(&mut self, metadata: &Metadata, place: &str) {
         let new = crate::metadata::new_operators(metadata, &self.config.graph);
         if new.is_empty() {
-            return self.status.notices.retain(|notice| notice.reason != STARTS_EMPTY);
+            return self.clear_notice(STARTS_EMPTY);
         }
         let message = format!(
             "operators that {place} does not hold start without state: {new}. If they are to take over the state of an \

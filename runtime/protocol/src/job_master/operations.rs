@@ -5,7 +5,7 @@
 
 use crate::ids::CheckpointId;
 use crate::ledger::CheckpointKey;
-use crate::store::{OperationId, StoreOperation};
+use crate::store::{OperationId, StoreOperation, UnfinishedUpload};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
 
@@ -48,12 +48,14 @@ pub(super) enum Purpose {
     ReadFiles(CheckpointKey),
     /// All files of the job, to find dead ones.
     Sweep,
-    /// All its unfinished uploads, for the same.
-    SweepUploads,
+    /// Unfinished uploads below this prefix, for the same.
+    SweepUploads(String),
     /// Directories of jobs of the same name (N1).
     ListSameName,
     /// Removal of some objects, and then of these.
     Delete(Vec<String>),
+    /// The end of some unfinished uploads, and then of these.
+    Abort(Vec<UnfinishedUpload>),
 }
 
 impl Purpose {
@@ -66,9 +68,10 @@ impl Purpose {
                 | Self::ReadFiles(_)
                 | Self::SweepSavepoints(_)
                 | Self::Sweep
-                | Self::SweepUploads
+                | Self::SweepUploads(_)
                 | Self::ListSameName
                 | Self::Delete(_)
+                | Self::Abort(_)
         )
     }
 }

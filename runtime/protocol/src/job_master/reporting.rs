@@ -53,12 +53,16 @@ impl JobMaster {
         self.status.failures.truncate(FAILURES_LIMIT);
     }
 
+    pub(super) fn clear_notice(&mut self, reason: &str) {
+        self.status.notices.retain(|notice| notice.reason != reason);
+    }
+
     pub(super) fn note_failed_checkpoint(&mut self, id: CheckpointId, failure: &Failure) {
         self.set_notice("CheckpointFailed", format!("checkpoint {id} failed: {}", failure.message));
     }
 
     pub(super) fn clear_checkpoint_notice(&mut self) {
-        self.status.notices.retain(|notice| notice.reason != "CheckpointFailed");
+        self.clear_notice("CheckpointFailed");
     }
 
     /// Derives status from what is.

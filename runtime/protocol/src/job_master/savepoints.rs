@@ -208,7 +208,6 @@ impl JobMaster {
 
     fn order_savepoint(&mut self, request: &Request) {
         let Some(root) = &request.directory else { return };
-        self.savepoint_roots.insert(root.clone());
         let directory_prefix = format!("{root}/{}/{}-", self.config.job, self.config.generation);
         let order = SavepointOrder { request: request.id.clone(), ends: request.kind.ends(), directory_prefix };
         if let Some(coordinator) = &mut self.coordinator {

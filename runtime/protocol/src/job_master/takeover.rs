@@ -354,6 +354,7 @@ impl JobMaster {
         fold.requests = former.requests;
         fold.savepoints = former.savepoints;
         fold.forgotten_savepoints = former.forgotten_savepoints;
+        fold.savepoint_roots = former.savepoint_roots;
         fold.history = former.history;
         if former.failures.revision == self.config.revision {
             self.failures.merge(&former.failures);
@@ -379,7 +380,7 @@ impl JobMaster {
                 latest().or(Some(reference.clone()))
             }
             RestorePoint::Snapshot(reference) => {
-                let directory = beside(directory, &reference.directory);
+                let directory = directory.resolve(&reference.directory);
                 Some(SnapshotReference { directory, ..reference.clone() })
             }
             RestorePoint::Latest => latest(),
@@ -396,12 +397,6 @@ impl JobMaster {
         let found = self.restorable(directory, last)?;
         Some(paths::uri(self.config.storage_uri.as_deref(), &found.directory))
     }
-}
-
-/// A place as the ledger in `directory` means it: relative to the root of that job's storage.
-fn beside(directory: &JobPaths, place: &str) -> String {
-    let root = directory.directory().rsplitn(3, '/').nth(2).unwrap_or_default();
-    if place.contains("://") || root.is_empty() { place.to_owned() } else { format!("{root}/{place}") }
 }
 
 /// Where a job went, and what to do; `latest` is what it went on from.

@@ -1,6 +1,7 @@
 //! The JobMaster's flows against a store that answers at once and TaskManagers that obey. What delays, fails and
 //! overtakes is the simulation's part.
 
+mod abandoned;
 mod attempts;
 mod bench;
 mod closing;

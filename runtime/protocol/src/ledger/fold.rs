@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// The most checkpoints that a job may retain. Each takes up to 165 bytes of the fold, so that beside them
 /// [`FOLD_LIMIT`](super::entry::FOLD_LIMIT) leaves 53 KB for everything else: 50 requests with their results, 200
-/// first entries, the failures of [`FailureCounts`], and URIs of pins and savepoints.
+/// first entries, the failures of [`FailureCounts`], and URIs of pins, savepoints and their places.
 pub const MAX_RETAINED: u32 = 64;
 
 /// Requests whose results are kept (L1).
@@ -23,11 +23,15 @@ const REQUESTS_LIMIT: usize = 50;
 
 /// Bytes of a failure's message that the fold keeps: of the job's end, and of each request's. JSON may double them.
 const END_MESSAGE_LIMIT: usize = 2000;
-const REQUEST_MESSAGE_LIMIT: usize = 150;
+const REQUEST_MESSAGE_LIMIT: usize = 135;
 
 /// Live savepoints that are remembered, and bytes of their URIs; older ones stay in the store without being known.
 pub(super) const SAVEPOINTS_LIMIT: usize = 32;
 const SAVEPOINTS_BYTES: usize = 3000;
+
+/// Places of savepoints that are remembered, and bytes of their URIs.
+pub(super) const SAVEPOINT_ROOTS_LIMIT: usize = 16;
+const SAVEPOINT_ROOTS_BYTES: usize = 1000;
 
 /// Pins that upgrades may hold at once: what the first of them restored, which is where a rollback ends, and the last.
 const UPGRADE_PINS: usize = 3;
@@ -66,6 +70,10 @@ pub struct Fold {
     /// The newest savepoint that was forgotten: what is older and not listed may exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgotten_savepoints: Option<CheckpointKey>,
+    /// URIs below which savepoints were asked for, the last one last: what was begun there and not completed is looked for
+    /// there (K6).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub savepoint_roots: Vec<String>,
     /// The last requests with their results, oldest first.
     pub requests: Vec<Request>,
     /// How the last checkpoints went, oldest first.
@@ -240,6 +248,15 @@ pub struct SinkSlots {
 }
 
 impl Fold {
+    /// Whether a savepoint of which `is_whole` is there may be one that was completed and not disposed of: it is known, or
+    /// was forgotten and has what is written last.
+    #[must_use]
+    pub fn keeps_savepoint(&self, savepoint: CheckpointKey, is_whole: bool) -> bool {
+        let is_known = self.savepoints.iter().any(|known| known.key == savepoint);
+        let is_forgotten = self.forgotten_savepoints.is_some_and(|forgotten| savepoint <= forgotten);
+        is_known || (is_forgotten && is_whole)
+    }
+
     /// The checkpoint that a restart restores.
     #[must_use]
     pub fn latest(&self) -> Option<&RetainedCheckpoint> {
@@ -297,6 +314,7 @@ impl Fold {
                 self.record(record.as_deref());
             }
             EntryKind::SavepointRequested { id, kind, directory, deadline } => {
+                self.remember_root(directory);
                 let (kind, deadline, directory) = (*kind, *deadline, Some(directory.clone()));
                 self.request(Request { id: id.clone(), kind, deadline, directory, taken: None, result: None });
             }
@@ -434,6 +452,17 @@ impl Fold {
         if let Some(request) = self.requests.iter_mut().find(|kept| kept.id == *request) {
             request.taken = Some(path.clone());
             self.drained = request.kind == SavepointKind::Drain;
+        }
+    }
+
+    fn remember_root(&mut self, root: &str) {
+        self.savepoint_roots.retain(|known| known != root);
+        self.savepoint_roots.push(root.to_owned());
+        let bytes = |roots: &[String]| roots.iter().map(String::len).sum::<usize>();
+        while self.savepoint_roots.len() > SAVEPOINT_ROOTS_LIMIT
+            || (self.savepoint_roots.len() > 1 && bytes(&self.savepoint_roots) > SAVEPOINT_ROOTS_BYTES)
+        {
+            self.savepoint_roots.remove(0);
         }
     }
 

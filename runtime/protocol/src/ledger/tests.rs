@@ -404,7 +404,7 @@ fn the_largest_fold_can_be_written() {
         let requested = EntryKind::SavepointRequested {
             id: id.clone(),
             kind: SavepointKind::Savepoint,
-            directory: "s3://b".into(),
+            directory: format!("s3://b/{}{number}", "d".repeat(200)),
             deadline: Timestamp(MOST),
         };
         let answered = EntryKind::SavepointFailed { id, failure: long.clone() };
@@ -415,6 +415,7 @@ fn the_largest_fold_can_be_written() {
     last = Entry { fold: last.folded(), kind: EntryKind::Failed { failure: long }, ..last };
     let fold = last.folded();
     assert_eq!((fold.requests.len(), fold.retained.len()), (50, MAX_RETAINED as usize));
+    assert_eq!(fold.savepoint_roots.len(), 1000 / 209, "the last places, as many as fit");
     assert!(matches!(&fold.requests[49], Request { result: Some(RequestResult::Failed(_)), .. }));
     assert!(fold.failure.as_ref().is_some_and(|failure| failure.message.ends_with('…')));
     let bytes = serde_json::to_vec(&fold).unwrap().len();

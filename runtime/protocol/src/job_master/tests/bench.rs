@@ -91,6 +91,8 @@ pub(super) struct Store {
     pub(super) refuses_reads: bool,
     /// Deletes have no effect, and fail.
     pub(super) refuses_deletes: bool,
+    /// What lies below this key may not be removed by anybody.
+    pub(super) denied_below: Option<String>,
     /// Deletes have no effect, and no answer.
     pub(super) swallows_deletes: bool,
     /// Whether nothing may be put.
@@ -158,7 +160,8 @@ impl Store {
 
     pub(super) fn execute(&mut self, operation: StoreOperation) -> StoreReply {
         self.operations += 1;
-        let refused = self.refuses_deletes && matches!(operation, StoreOperation::Delete { .. });
+        let removes = matches!(operation, StoreOperation::Delete { .. } | StoreOperation::AbortUploads { .. });
+        let refused = self.refuses_deletes && removes;
         let unread = self.refuses_reads && matches!(operation, StoreOperation::Get { .. });
         if self.lose(&operation) || self.is_away || refused || unread {
             let message = "connection refused".to_owned();
@@ -185,9 +188,15 @@ impl Store {
                 let keys = self.objects.keys().filter(|key| key.starts_with(&prefix)).filter(after);
                 StoreReply::Keys(keys.cloned().collect())
             }
-            StoreOperation::Delete { keys } => {
+            StoreOperation::Delete { mut keys } => {
+                let asked = keys.len();
+                keys.retain(|key| self.denied_below.as_ref().is_none_or(|denied| !key.starts_with(denied)));
                 self.objects.retain(|key, _| !keys.contains(key));
-                StoreReply::Deleted
+                if keys.len() == asked {
+                    return StoreReply::Deleted;
+                }
+                let message = "access denied".to_owned();
+                StoreReply::Failed(StoreFailure { kind: StoreFailureKind::Denied, message })
             }
             StoreOperation::ListUploads { .. } if self.hides_uploads => {
                 let message = "access denied".to_owned();
@@ -214,6 +223,8 @@ pub(super) struct Bench {
     pub(super) exit: Option<ExitRecord>,
     pub(super) deployments: BTreeMap<SessionId, Deployment>,
     pub(super) closed: Vec<SessionId>,
+    /// How many keys each delete had that was never answered.
+    pub(super) swallowed: Vec<usize>,
     sent: Vec<(SessionId, ToTaskManager)>,
     /// Whether TaskManagers end tasks when told to.
     pub(super) obeys_cancel: bool,
@@ -260,6 +271,7 @@ impl Bench {
             exit: None,
             deployments: BTreeMap::new(),
             closed: vec![],
+            swallowed: vec![],
             sent: vec![],
             obeys_cancel: true,
             runs_tasks: true,
@@ -354,7 +366,10 @@ impl Bench {
 
     fn act(&mut self, action: Action) -> Vec<Event> {
         match action {
-            Action::Store { operation: StoreOperation::Delete { .. }, .. } if self.store.swallows_deletes => vec![],
+            Action::Store { operation: StoreOperation::Delete { keys }, .. } if self.store.swallows_deletes => {
+                self.swallowed.push(keys.len());
+                vec![]
+            }
             Action::Store { id, operation } => vec![Event::StoreReply { id, reply: self.store.execute(operation) }],
             Action::Close { session } => {
                 self.closed.push(session);
@@ -421,6 +436,12 @@ impl Bench {
         }
         self.now = end;
         self.tick();
+    }
+
+    /// The notice of this reason, while it stands.
+    pub(super) fn notice(&self, reason: &str) -> Option<&str> {
+        let notices = &self.status().notices;
+        notices.iter().find(|notice| notice.reason == reason).map(|notice| notice.message.as_str())
     }
 
     pub(super) fn registration(&self, number: u64) -> Registration {

@@ -37,22 +37,31 @@ fn what_is_dead_is_swept_every_hour() {
     config.generation = Generation(2);
     let checkpointing = config.options.checkpointing.as_mut().unwrap();
     (checkpointing.retained, checkpointing.interval) = (2, TimeSpan::from_secs(1000));
+    checkpointing.timeout = TimeSpan::from_secs(2000);
     let mut bench = Bench::running(config);
     for id in 1..=3 {
         bench.pass(1_000_000);
         bench.acknowledge_all(id);
     }
     let upload = |key: &str| UnfinishedUpload { key: key.to_owned(), id: "u".to_owned() };
-    let dead = ["1/chk-7/state", "2/chk-1/late"].map(|key| format!("default/pv-1/{key}"));
-    let alive = ["2/chk-2/state", "2/chk-3/state", "2/chk-4/state", "3/chk-9/state", "2/shared/state", "notes"];
-    let alive = alive.map(|key| format!("default/pv-1/{key}"));
-    for key in dead.iter().chain(&alive) {
+    bench.command(Command::TriggerCheckpoint { id: "under-way".into() });
+    assert_eq!(bench.last_barrier().checkpoint, CheckpointId(4));
+    let dead = ["1/chk-7/state", "2/chk-1/late", "probe-0a1b/0000000001"].map(|key| format!("default/pv-1/{key}"));
+    let retained = ["2/chk-2/state", "2/chk-3/state"].map(|key| format!("default/pv-1/{key}"));
+    let open = ["2/chk-4/state", "2/shared/4-state", "3/chk-9/state", "3/shared/9-state", "2/shared/state", "notes"];
+    let open = open.map(|key| format!("default/pv-1/{key}"));
+    for key in dead.iter().chain(&retained).chain(&open) {
         bench.store.put(key, b"x");
         bench.store.uploads.push(upload(key));
     }
+    let ledger = ["0000000001.json", "0000000009.json"].map(|entry| upload(&format!("default/pv-1/ledger/{entry}")));
+    bench.store.uploads.extend(ledger.clone());
     bench.pass(600_000);
-    assert!(dead.iter().all(|key| !bench.store.holds(key)) && alive.iter().all(|key| bench.store.holds(key)));
-    assert_eq!(bench.store.uploads, alive.map(|key| upload(&key)));
+    assert!(dead.iter().all(|key| !bench.store.holds(key)));
+    assert!(retained.iter().chain(&open).all(|key| bench.store.holds(key)));
+    // A checkpoint that is complete has all its objects, and so has an entry that stands.
+    let left: Vec<_> = open.iter().map(|key| upload(key)).chain([ledger[1].clone()]).collect();
+    assert_eq!(bench.store.uploads, left);
 }
 
 #[test]
@@ -60,7 +69,10 @@ fn a_sweep_that_is_not_allowed_delays_no_end() {
     let mut bench = Bench::running(config(1));
     bench.store.hides_uploads = true;
     bench.event(Event::Command(Command::Cancel));
-    assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
+    let exit = bench.exit.as_ref().unwrap();
+    assert_eq!(exit.kind, ExitKind::Stopped);
+    let told = exit.message.contains("unfinished uploads below s3://bucket/root/default/pv-1/");
+    assert!(told && exit.message.contains("`sluice checkpoint gc s3://bucket/root/default/pv-1`"), "{}", exit.message);
 }
 
 /// K6: when the terminal entry stands, the store holds the ledger and what is retained, and nothing else.
@@ -72,7 +84,10 @@ fn at_the_end_only_what_is_retained_is_left() {
     for number in 0..1200 {
         bench.store.put(&format!("default/pv-1/1/chk-2/state-{number}"), b"x");
     }
-    bench.store.uploads.push(UnfinishedUpload { key: "default/pv-1/1/chk-9/state".into(), id: "u".into() });
+    for number in 0..900 {
+        let key = format!("default/pv-1/1/shared/{number}-state");
+        bench.store.uploads.push(UnfinishedUpload { key, id: "u".into() });
+    }
     bench.event(Event::Command(Command::Stop));
     bench.acknowledge_all(2);
     assert_eq!(bench.exit.as_ref().unwrap().kind, ExitKind::Stopped);
