@@ -5,9 +5,12 @@
 use crate::{ObjectStore, PutOutcome, StoreFailure, StoreUri, open_store, unsuitable};
 use bytes::Bytes;
 use sluice_protocol::options::StorageOptions;
-use sluice_protocol::store::{StoreOperation, StoreReply};
+use sluice_protocol::store::{StoreOperation, StoreReply, UnfinishedUpload};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Each store with what lies in it.
+type ByStore<T> = Vec<(Arc<dyn ObjectStore>, Vec<T>)>;
 
 /// A job's store, and those that it reads from by URI with the same options (a foreign restore).
 #[derive(Clone)]
@@ -67,10 +70,8 @@ impl StoreExecutor {
             StoreOperation::Get { key } => self.get(&key).await,
             StoreOperation::List { prefix, start_after } => self.list(&prefix, start_after.as_deref()).await,
             StoreOperation::Delete { keys } => self.delete(keys).await,
-            StoreOperation::ListUploads { prefix } => self.home.list_uploads(&prefix).await.map(StoreReply::Uploads),
-            StoreOperation::AbortUploads { uploads } => {
-                self.home.abort_uploads(&uploads).await.map(|()| StoreReply::Deleted)
-            }
+            StoreOperation::ListUploads { prefix } => self.list_uploads(&prefix).await,
+            StoreOperation::AbortUploads { uploads } => self.abort_uploads(uploads).await,
         };
         result.unwrap_or_else(StoreReply::Failed)
     }
@@ -96,24 +97,54 @@ impl StoreExecutor {
         if !prefix.contains("://") {
             return Ok(StoreReply::Keys(keys));
         }
-        let root = prefix.strip_suffix(&inner).ok_or_else(|| {
-            unsuitable(format!("'{prefix}' is no address to list; write it without doubled slashes in the path"))
-        })?;
+        let root = root_of(prefix, &inner)?;
         Ok(StoreReply::Keys(keys.into_iter().map(|key| format!("{root}{key}")).collect()))
     }
 
-    async fn delete(&self, keys: Vec<String>) -> Result<StoreReply, StoreFailure> {
-        let mut by_store: Vec<(Arc<dyn ObjectStore>, Vec<String>)> = Vec::new();
-        for key in keys {
-            let (store, key) = self.resolve(&key)?;
-            match by_store.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &store)) {
-                Some((_, keys)) => keys.push(key),
-                None => by_store.push((store, vec![key])),
-            }
+    /// Likewise.
+    async fn list_uploads(&self, prefix: &str) -> Result<StoreReply, StoreFailure> {
+        let (store, inner) = self.resolve(prefix)?;
+        let mut uploads = store.list_uploads(&inner).await?;
+        if prefix.contains("://") {
+            let root = root_of(prefix, &inner)?;
+            uploads.iter_mut().for_each(|upload| upload.key.insert_str(0, root));
         }
-        for (store, keys) in by_store {
+        Ok(StoreReply::Uploads(uploads))
+    }
+
+    async fn delete(&self, keys: Vec<String>) -> Result<StoreReply, StoreFailure> {
+        for (store, keys) in self.by_store(keys, |key| key)? {
             store.delete(&keys).await?;
         }
         Ok(StoreReply::Deleted)
     }
+
+    async fn abort_uploads(&self, uploads: Vec<UnfinishedUpload>) -> Result<StoreReply, StoreFailure> {
+        for (store, uploads) in self.by_store(uploads, |upload| &mut upload.key)? {
+            store.abort_uploads(&uploads).await?;
+        }
+        Ok(StoreReply::Deleted)
+    }
+
+    /// Sorts by the store that holds them, and makes their keys that store's own.
+    fn by_store<T>(&self, items: Vec<T>, key_of: impl Fn(&mut T) -> &mut String) -> Result<ByStore<T>, StoreFailure> {
+        let mut sorted: ByStore<T> = Vec::new();
+        for mut item in items {
+            let key = key_of(&mut item);
+            let (store, inner) = self.resolve(key)?;
+            *key = inner;
+            match sorted.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &store)) {
+                Some((_, items)) => items.push(item),
+                None => sorted.push((store, vec![item])),
+            }
+        }
+        Ok(sorted)
+    }
+}
+
+/// What an absolute prefix says before the key in its store.
+fn root_of<'a>(prefix: &'a str, inner: &str) -> Result<&'a str, StoreFailure> {
+    prefix.strip_suffix(inner).ok_or_else(|| {
+        unsuitable(format!("'{prefix}' is no address to list; write it without doubled slashes in the path"))
+    })
 }

@@ -2,8 +2,9 @@
 //!
 //! An object appears at once and whole: its bytes are written to a temporary file, synced, and linked to the key's
 //! name by link(2), which fails when the name is taken; then the directory is synced, so the name survives a power
-//! cut too. Temporary files begin with [`TEMPORARY_PREFIX`] and are never listed. Works on local file systems and
-//! on NFS 3 and later; what has no hard links is refused by the probe.
+//! cut too. Temporary files begin with [`TEMPORARY_PREFIX`], tell what they would have become, and are never listed
+//! but as unfinished uploads. Works on local file systems and on NFS 3 and later; what has no hard links is refused by
+//! the probe.
 
 use crate::{
     ObjectStore, PutOutcome, StoreDeadlines, StoreFailure, StoreFailureKind, UnfinishedUpload, unreachable, unsuitable,
@@ -19,6 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TEMPORARY_PREFIX: &str = ".sluice-put-";
+
+/// Characters that tell a temporary file from others of the same key.
+const NONCE: usize = 32;
+
+/// The longest name that a temporary file repeats: file systems take 255 bytes.
+const LONGEST_REPEATED: usize = 200;
 
 /// Objects as files below a directory, which is made at the first put.
 #[derive(Clone)]
@@ -150,22 +157,40 @@ fn read_range(path: &Path, range: &Range<u64>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Adds the keys of all files below `directory`, whose own key is `base` (empty or ending in a slash): of objects, or
-/// of temporary files.
-fn collect_keys(directory: &Path, base: &str, prefix: &str, temporary: bool, keys: &mut Vec<String>) -> io::Result<()> {
+/// The name of the file in which an object of this name is written.
+fn temporary_name(name: &str) -> String {
+    let nonce = uuid::Uuid::new_v4().simple();
+    if name.len() > LONGEST_REPEATED {
+        return format!("{TEMPORARY_PREFIX}{nonce}");
+    }
+    format!("{TEMPORARY_PREFIX}{nonce}-{name}")
+}
+
+/// A temporary file as the upload that it is, by its name; `None`: it is an object.
+fn as_upload(base: &str, name: &str) -> Option<UnfinishedUpload> {
+    let rest = name.strip_prefix(TEMPORARY_PREFIX)?;
+    let target = rest.split_at_checked(NONCE).and_then(|(_, target)| target.strip_prefix('-'));
+    Some(match target {
+        Some(target) => UnfinishedUpload { key: format!("{base}{target}"), id: name.to_owned() },
+        None => UnfinishedUpload { key: format!("{base}{name}"), id: String::new() },
+    })
+}
+
+/// Visits all files below `directory`, whose own key is `base` (empty or ending in a slash), but those in directories
+/// that have nothing to do with the prefix: with the key of their directory, and their name.
+fn visit_files(directory: &Path, base: &str, prefix: &str, visit: &mut impl FnMut(&str, &str)) -> io::Result<()> {
     let Some(entries) = absent_as_none(fs::read_dir(directory))? else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        let key = format!("{base}{name}");
         if entry.file_type()?.is_dir() {
-            let inner = format!("{key}/");
+            let inner = format!("{base}{name}/");
             if inner.starts_with(prefix) || prefix.starts_with(&inner) {
-                collect_keys(&entry.path(), &inner, prefix, temporary, keys)?;
+                visit_files(&entry.path(), &inner, prefix, visit)?;
             }
-        } else if key.starts_with(prefix) && name.starts_with(TEMPORARY_PREFIX) == temporary {
-            keys.push(key);
+        } else {
+            visit(base, name);
         }
     }
     Ok(())
@@ -179,7 +204,7 @@ impl ObjectStore for FileStore {
 
     async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, StoreFailure> {
         let path = self.path_of(key)?;
-        let temporary = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4());
+        let temporary = temporary_name(key.rsplit('/').next().unwrap_or(key));
         let deadline = self.deadlines.for_bytes(bytes.len() as u64);
         self.run(format!("writing {}", path.display()), deadline, move || link_new(&path, &temporary, &bytes)).await
     }
@@ -228,8 +253,9 @@ impl ObjectStore for FileStore {
     }
 
     async fn list(&self, prefix: &str, start_after: Option<&str>) -> Result<Vec<String>, StoreFailure> {
-        let mut keys = self.collect(prefix, false).await?;
-        keys.retain(|key| start_after.is_none_or(|after| key.as_str() > after));
+        let mut keys =
+            self.collect(prefix, |base, name| as_upload(base, name).is_none().then(|| format!("{base}{name}"))).await?;
+        keys.retain(|key| key.starts_with(prefix) && start_after.is_none_or(|after| key.as_str() > after));
         Ok(keys)
     }
 
@@ -239,33 +265,40 @@ impl ObjectStore for FileStore {
     }
 
     async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
-        let keys = self.collect(prefix, true).await?;
-        Ok(keys.into_iter().map(|key| UnfinishedUpload { key, id: String::new() }).collect())
+        let mut uploads = self.collect(prefix, as_upload).await?;
+        uploads.retain(|upload| upload.key.starts_with(prefix));
+        Ok(uploads)
     }
 
     async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
         let path_of = |upload: &UnfinishedUpload| {
-            let (directory, name) = upload.key.rsplit_once('/')?;
-            let directory = self.path_of(directory).ok()?;
-            name.starts_with(TEMPORARY_PREFIX).then(|| directory.join(name))
+            let (directory, name) = upload.key.rsplit_once('/').unwrap_or(("", &upload.key));
+            let directory =
+                if directory.is_empty() { self.root.to_path_buf() } else { self.path_of(directory).ok()? };
+            let name = if upload.id.is_empty() { name } else { &upload.id };
+            (name.starts_with(TEMPORARY_PREFIX) && !name.contains('/')).then(|| directory.join(name))
         };
         self.remove(uploads.iter().filter_map(path_of).collect()).await
     }
 }
 
 impl FileStore {
-    /// Keys that begin with `prefix`, in order: of objects, or of temporary files.
-    async fn collect(&self, prefix: &str, temporary: bool) -> Result<Vec<String>, StoreFailure> {
+    /// What `pick` makes of the files in the directories that may hold keys with this prefix, in order.
+    async fn collect<T: Ord + Send + 'static>(
+        &self,
+        prefix: &str,
+        pick: impl Fn(&str, &str) -> Option<T> + Send + 'static,
+    ) -> Result<Vec<T>, StoreFailure> {
         let base = prefix.rsplit_once('/').map_or(String::new(), |(directory, _)| format!("{directory}/"));
         let directory =
             if base.is_empty() { self.root.to_path_buf() } else { self.path_of(base.trim_end_matches('/'))? };
         let prefix = prefix.to_owned();
         let what = format!("listing {}", directory.display());
         let work = move || {
-            let mut keys = Vec::new();
-            collect_keys(&directory, &base, &prefix, temporary, &mut keys)?;
-            keys.sort_unstable();
-            Ok(keys)
+            let mut picked = Vec::new();
+            visit_files(&directory, &base, &prefix, &mut |base, name| picked.extend(pick(base, name)))?;
+            picked.sort_unstable();
+            Ok(picked)
         };
         self.run(what, self.deadlines.attempt, work).await
     }
@@ -274,11 +307,13 @@ impl FileStore {
         let root = Arc::clone(&self.root);
         let what = format!("deleting {} files below {}", paths.len(), self.uri);
         let work = move || {
+            // What can go goes, whatever is refused beside it.
+            let mut outcome = Ok(());
             for path in paths {
-                absent_as_none(fs::remove_file(&path))?;
+                outcome = outcome.and(absent_as_none(fs::remove_file(&path)).map(drop));
                 remove_empty_parents(&path, &root);
             }
-            Ok(())
+            outcome
         };
         self.run(what, self.deadlines.attempt, work).await
     }

@@ -1,22 +1,31 @@
 //! Asks a store whether it keeps the promises that the ledger rests on (docs/protocol.md, L7).
 //!
 //! Leaves nothing behind when it ends; a probe that is killed leaves objects below `{prefix}/probe-…/`, which name
-//! nothing that anyone reads.
+//! nothing that anyone reads, and which the job's sweeps remove (K6). Such a sweep may take them from under a probe that
+//! is made meanwhile, so a promise is broken when it was broken twice.
 
 use crate::{ObjectStore, PutOutcome, StoreFailure, StoreFailureKind, unsuitable};
 use bytes::Bytes;
 use futures::future::join_all;
+use sluice_protocol::paths::JobPaths;
 
 const RACERS: usize = 8;
 
-/// Probes below `prefix`: 8 racing puts of one key of which one may win, GET of an absent key, LIST order,
-/// start-after, LIST after PUT.
+/// Probes below `prefix`, which belongs to a job: 8 racing puts of one key of which one may win, GET of an absent key,
+/// LIST order, start-after, LIST after PUT.
 ///
 /// # Errors
 /// [`StoreFailureKind::Unsuitable`] names the promise that the store broke and
 /// what to do; other kinds say that the probe could not be made.
 pub async fn probe(store: &dyn ObjectStore, prefix: &str) -> Result<(), StoreFailure> {
-    let directory = format!("{}/probe-{}", prefix.trim_end_matches('/'), uuid::Uuid::new_v4().simple());
+    match probe_once(store, prefix).await {
+        Err(failure) if failure.kind == StoreFailureKind::Unsuitable => probe_once(store, prefix).await,
+        outcome => outcome,
+    }
+}
+
+async fn probe_once(store: &dyn ObjectStore, prefix: &str) -> Result<(), StoreFailure> {
+    let directory = JobPaths::of_directory(prefix).probe_directory(&uuid::Uuid::new_v4().simple().to_string());
     let directory = directory.trim_start_matches('/');
     let outcome = ask(store, directory).await;
     if outcome.as_ref().is_err_and(|failure| failure.kind != StoreFailureKind::Unsuitable) {

@@ -277,10 +277,12 @@ impl ObjectStore for S3Store {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure> {
+        // What can go goes, whatever is refused beside it.
+        let mut outcome = Ok(());
         for batch in keys.chunks(DELETE_BATCH) {
-            self.delete_batch(batch).await?;
+            outcome = outcome.and(self.delete_batch(batch).await);
         }
-        Ok(())
+        outcome
     }
 
     async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
@@ -288,9 +290,6 @@ impl ObjectStore for S3Store {
     }
 
     async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
-        for UnfinishedUpload { key, id } in uploads {
-            self.try_abort(key, id).await?;
-        }
-        Ok(())
+        self.abort_all(uploads).await
     }
 }

@@ -3,16 +3,20 @@
 
 mod common;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use common::{TemporaryDirectory, s3_store, settings};
+use sluice_protocol::Timestamp;
 use sluice_protocol::options::StorageOptions;
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_storage::{
-    FileStore, ObjectStore, PutOutcome, S3Store, StoreDeadlines, StoreExecutor, StoreFailureKind, UnfinishedUpload,
-    open_store, probe,
+    FileStore, MemoryStore, ObjectStore, PutOutcome, S3Store, StoreDeadlines, StoreExecutor, StoreFailure,
+    StoreFailureKind, UnfinishedUpload, open_store, probe,
 };
 use sluice_test_s3::{Fault, Options, Outage, TestS3};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 async fn server() -> TestS3 {
@@ -217,17 +221,133 @@ async fn unfinished_uploads_are_found_and_given_up() {
     assert_eq!(store.list_uploads("job/").await.unwrap(), [], "a finished one is none");
 }
 
+/// More of them than a page of the list holds, at keys of which several have more than one, and one of many is refused:
+/// the others go all the same (K6).
+#[tokio::test(flavor = "multi_thread")]
+async fn any_number_of_unfinished_uploads_goes_whatever_is_refused_beside_it() {
+    let server = TestS3::start(Options { page_size: 7, ..Options::default() }).await.unwrap();
+    let store = s3_store(&server, "many");
+    server.set_fault(|request| match request.operation {
+        "UploadPart" | "AbortMultipartUpload" => Fault::FailBefore,
+        _ => Fault::Pass,
+    });
+    let large: Bytes = vec![7; 9 << 20].into();
+    for number in 0..40 {
+        store.put_if_absent(&format!("job/1/shared/{}-x", number % 30), large.clone()).await.unwrap_err();
+    }
+    store.put_if_absent("jobs/1/shared/1-x", large.clone()).await.unwrap_err();
+    server.set_fault(|request| match request.operation {
+        "AbortMultipartUpload" if request.key.ends_with("/3-x") => Fault::FailBefore,
+        _ => Fault::Pass,
+    });
+    let found = store.list_uploads("job/").await.unwrap();
+    assert_eq!(found.len(), 40, "each is found once: {found:?}");
+    store.abort_uploads(&found).await.unwrap_err();
+    assert_eq!(server.unfinished_uploads("test"), 3, "two of one key that is refused, and the other job's");
+    server.clear_fault();
+    store.abort_uploads(&found).await.unwrap();
+    assert_eq!(server.unfinished_uploads("test"), 1);
+}
+
+/// Also of another store than the job's own, as savepoints may lie in.
+#[tokio::test]
+async fn uploads_are_found_and_given_up_by_absolute_addresses() {
+    let (home, other) = (TemporaryDirectory::new("uploads-home"), TemporaryDirectory::new("uploads-other"));
+    let executor = StoreExecutor::new(Arc::new(FileStore::new(home.path(), StoreDeadlines::default())), None);
+    let left = other.path().join(format!("job/1-5/.sluice-put-{}-state", "a".repeat(32)));
+    std::fs::create_dir_all(left.parent().unwrap()).unwrap();
+    std::fs::write(&left, b"half").unwrap();
+    let prefix = format!("file://{}/job/", other.path().display());
+    let reply = executor.execute(StoreOperation::ListUploads { prefix: prefix.clone() }).await;
+    let StoreReply::Uploads(found) = reply else { panic!("{reply:?}") };
+    assert_eq!(found.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), [format!("{prefix}1-5/state")]);
+    assert_eq!(executor.execute(StoreOperation::AbortUploads { uploads: found }).await, StoreReply::Deleted);
+    assert!(!left.exists());
+}
+
+/// A temporary file tells which object it would have become; one of a name too long for that, or of an older release,
+/// only where.
 #[tokio::test]
 async fn temporary_files_of_dead_processes_are_found_and_given_up() {
     let directory = TemporaryDirectory::new("unfinished");
     let store = FileStore::new(directory.path(), StoreDeadlines::default());
-    store.put_if_absent("job/1/chk-1/state", Bytes::from_static(b"x")).await.unwrap();
-    let left = directory.path().join("job/1/chk-1/.sluice-put-1");
-    std::fs::write(&left, b"half").unwrap();
+    let long = format!("job/1/shared/5-{}", "x".repeat(230));
+    for key in ["job/1/chk-1/state", &long] {
+        store.put_if_absent(key, Bytes::from_static(b"x")).await.unwrap();
+    }
+    let nonces = ["8d9c0f3e111122223333444455556666-state", "8d9c0f3e111122223333444455556667"];
+    let left = [nonces[0], nonces[1], "8d9c0f3e-1111-2222-3333-444455556666"];
+    let left = left.map(|name| format!("job/1/chk-1/.sluice-put-{name}"));
+    for name in &left {
+        std::fs::write(directory.path().join(name), b"half").unwrap();
+    }
     let found = store.list_uploads("job/").await.unwrap();
-    assert_eq!(found.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["job/1/chk-1/.sluice-put-1"]);
-    assert_eq!(store.list("job/", None).await.unwrap(), ["job/1/chk-1/state"]);
+    let keys: Vec<_> = found.iter().map(|upload| upload.key.as_str()).collect();
+    assert_eq!(keys, [&left[2], &left[1], "job/1/chk-1/state"]);
+    assert_eq!(store.list("job/", None).await.unwrap(), ["job/1/chk-1/state", &long]);
     let object = UnfinishedUpload { key: "job/1/chk-1/state".to_owned(), id: String::new() };
-    store.abort_uploads(&[found[0].clone(), object]).await.unwrap();
-    assert!(!left.exists() && directory.path().join("job/1/chk-1/state").exists());
+    store.abort_uploads(&[found, vec![object]].concat()).await.unwrap();
+    assert!(left.iter().all(|name| !directory.path().join(name).exists()));
+    assert!(directory.path().join("job/1/chk-1/state").exists());
+}
+
+/// Loses all its objects right before the first list.
+struct Swept {
+    inner: MemoryStore,
+    lists: AtomicUsize,
+}
+
+#[async_trait]
+impl ObjectStore for Swept {
+    fn uri(&self) -> &str {
+        self.inner.uri()
+    }
+
+    async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, StoreFailure> {
+        self.inner.put_if_absent(key, bytes).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreFailure> {
+        self.inner.get(key).await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Bytes>, StoreFailure> {
+        self.inner.get_range(key, range).await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<u64>, StoreFailure> {
+        self.inner.head(key).await
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>, StoreFailure> {
+        self.inner.modified(key).await
+    }
+
+    async fn list(&self, prefix: &str, start_after: Option<&str>) -> Result<Vec<String>, StoreFailure> {
+        if self.lists.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.inner.delete(&self.inner.list("", None).await?).await?;
+        }
+        self.inner.list(prefix, start_after).await
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<(), StoreFailure> {
+        self.inner.delete(keys).await
+    }
+
+    async fn list_uploads(&self, prefix: &str) -> Result<Vec<UnfinishedUpload>, StoreFailure> {
+        self.inner.list_uploads(prefix).await
+    }
+
+    async fn abort_uploads(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
+        self.inner.abort_uploads(uploads).await
+    }
+}
+
+/// A sweep of the job may take the objects of a probe from under it; only what is broken twice is the store's doing (L7).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_whose_objects_are_swept_meanwhile_refuses_no_store() {
+    let store = Swept { inner: MemoryStore::new(), lists: AtomicUsize::new(0) };
+    probe(&store, "default/pv-1").await.unwrap();
+    assert!(store.lists.load(Ordering::Relaxed) > 1);
+    assert_eq!(store.list("", None).await.unwrap(), Vec::<String>::new());
 }

@@ -66,6 +66,11 @@ impl Buckets {
         }
     }
 
+    /// The most keys, or uploads, of one page of a list.
+    pub(crate) const fn page_size(&self) -> usize {
+        self.page_size
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -45,7 +45,7 @@ pub struct Options {
     pub buckets: Vec<String>,
     /// Puts overwrite whatever their condition says: a store that the probe must refuse.
     pub ignore_if_none_match: bool,
-    /// The most keys of one page of a list.
+    /// The most keys of one page of a list, and the most uploads.
     pub page_size: usize,
     /// It speaks TLS, with this certificate.
     pub certificate: Option<Certificate>,

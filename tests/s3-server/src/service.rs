@@ -250,13 +250,25 @@ impl S3 for Service {
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         let input = request.input;
         let prefix = input.prefix.clone().unwrap_or_default();
+        let after = (input.key_marker.unwrap_or_default(), input.upload_id_marker.unwrap_or_default());
         self.respond("ListMultipartUploads", &input.bucket, &prefix, |buckets| {
-            let uploads = buckets.uploads(&input.bucket, &prefix)?.into_iter().map(|(key, id)| MultipartUpload {
+            let mut uploads: Vec<_> = buckets.uploads(&input.bucket, &prefix)?.into_iter().collect();
+            uploads.retain(|upload| *upload > after);
+            let is_truncated = uploads.len() > buckets.page_size();
+            uploads.truncate(buckets.page_size());
+            let (key, id) = uploads.last().filter(|_| is_truncated).cloned().unzip();
+            let uploads = uploads.into_iter().map(|(key, id)| MultipartUpload {
                 key: Some(key),
                 upload_id: Some(id),
                 ..Default::default()
             });
-            Ok(ListMultipartUploadsOutput { uploads: Some(uploads.collect()), ..Default::default() })
+            Ok(ListMultipartUploadsOutput {
+                uploads: Some(uploads.collect()),
+                is_truncated: Some(is_truncated),
+                next_key_marker: key,
+                next_upload_id_marker: id,
+                ..Default::default()
+            })
         })
         .await
     }

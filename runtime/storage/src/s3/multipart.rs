@@ -19,6 +19,8 @@ const LEAST_PART: usize = 8 << 20;
 const MOST_PARTS: usize = 10_000;
 /// Parts under way at once.
 const PARALLEL_PARTS: usize = 4;
+/// Uploads that are given up at once.
+const PARALLEL_ABORTS: usize = 16;
 
 /// The size of every part but the last.
 fn part_size(size: usize) -> usize {
@@ -203,6 +205,17 @@ impl S3Store {
         if let Err(failure) = self.try_abort(key, upload).await {
             tracing::warn!(%failure, "parts may be left behind until the job's next sweep");
         }
+    }
+
+    /// Some at once, since each is a request of its own. What can go goes, whatever is refused beside it.
+    pub(super) async fn abort_all(&self, uploads: &[UnfinishedUpload]) -> Result<(), StoreFailure> {
+        let aborts: Vec<_> = uploads.iter().map(|upload| self.try_abort(&upload.key, &upload.id)).collect();
+        let mut running = stream::iter(aborts).buffer_unordered(PARALLEL_ABORTS);
+        let mut outcome = Ok(());
+        while let Some(aborted) = running.next().await {
+            outcome = outcome.and(aborted);
+        }
+        outcome
     }
 
     /// An upload that is not there any more was completed or aborted.

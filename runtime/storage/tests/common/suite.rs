@@ -1,7 +1,7 @@
 //! What every store must do: what the ledger and checkpoints rely on.
 
 use bytes::Bytes;
-use sluice_protocol::store::{StoreOperation, StoreReply};
+use sluice_protocol::store::{StoreOperation, StoreReply, UnfinishedUpload};
 use sluice_storage::{ObjectStore, PutOutcome, StoreExecutor, probe};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +17,21 @@ pub async fn passes_everything(store: Arc<dyn ObjectStore>) {
     large_objects_travel_too(&*store).await;
     strange_keys_are_kept_apart(&*store).await;
     operations_are_executed(Arc::clone(&store)).await;
+    uploads_that_are_not_there_are_no_error(&store).await;
     probe(&*store, "job/ledger").await.unwrap();
     assert_eq!(store.list("job/ledger", None).await.unwrap(), Vec::<String>::new(), "the probe cleans up");
+}
+
+/// What has an object is no unfinished upload, and giving up what is not there, or is an object, harms nothing (K6).
+async fn uploads_that_are_not_there_are_no_error(store: &Arc<dyn ObjectStore>) {
+    store.put_if_absent("up/1/chk-1/state", vec![7; 9 << 20].into()).await.unwrap();
+    assert_eq!(store.list_uploads("up/").await.unwrap(), []);
+    let absent = |key: &str| UnfinishedUpload { key: key.to_owned(), id: String::new() };
+    store.abort_uploads(&[absent("up/1/chk-1/state"), absent("up/none")]).await.ok();
+    assert_eq!(store.head("up/1/chk-1/state").await.unwrap(), Some(9 << 20));
+    let executor = StoreExecutor::new(Arc::clone(store), None);
+    let prefix = format!("{}/up/", store.uri());
+    assert_eq!(executor.execute(StoreOperation::ListUploads { prefix }).await, StoreReply::Uploads(vec![]));
 }
 
 async fn objects_come_back_as_they_were_put(store: &dyn ObjectStore) {
