@@ -98,6 +98,8 @@ pub struct Coverage {
     pub left: u64,
     /// Ends at which the store held what the ledger reaches, and nothing else (K6).
     pub swept: u64,
+    /// Unfinished uploads that were given up.
+    pub given_up_uploads: u64,
     /// Simulated milliseconds.
     pub millis: u64,
 }
@@ -129,6 +131,7 @@ impl Coverage {
         self.taken_over += other.taken_over;
         self.left += other.left;
         self.swept += other.swept;
+        self.given_up_uploads += other.given_up_uploads;
         self.millis += other.millis;
     }
 }

@@ -34,6 +34,7 @@ fn seeds() {
             println!("seeds up to {seed} hold after {} s", started.elapsed().as_secs());
         }
     }
+    assert!(coverage.given_up_uploads > seeds / 10, "too few unfinished uploads were found: {coverage:?}");
     assert!(coverage.swept * 2 > seeds, "the store was compared with the ledger at too few ends: {coverage:?}");
     let reached = [coverage.drains, coverage.given_up_drains, coverage.moved];
     let is_enough = coverage.pinned > 0

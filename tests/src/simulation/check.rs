@@ -15,6 +15,7 @@ use sluice_protocol::job_master::StartFrom;
 use sluice_protocol::ledger::{CheckpointKey, Ends, Entry, EntryKind, Fold, Pin, SnapshotReference, StartCause};
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::paths::JobPaths;
+use sluice_protocol::store::UnfinishedUpload;
 use sluice_protocol::{CheckpointId, Generation, JobId, ProcessId, Run, SubtaskId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,10 @@ pub struct Check {
     swept_at: Option<u64>,
     /// The same of savepoints.
     savepoints_swept_at: Option<u64>,
+    /// The moment at which each upload was begun.
+    uploads: BTreeMap<UnfinishedUpload, u64>,
+    /// The moments of the last answered listings of uploads: of the job's, and of its savepoints'.
+    uploads_swept_at: (Option<u64>, Option<u64>),
     /// Barriers of savepoints, by generation.
     savepoint_barriers: BTreeSet<(u64, CheckpointId)>,
     /// The base that each barrier named, by generation.
@@ -113,6 +118,8 @@ impl Check {
             effects: 0,
             swept_at: None,
             savepoints_swept_at: None,
+            uploads: BTreeMap::new(),
+            uploads_swept_at: (None, None),
             savepoint_barriers: BTreeSet::new(),
             bases: BTreeMap::new(),
             draining: BTreeSet::new(),

@@ -1,10 +1,11 @@
 //! The object store: linearizable per key, with put-if-absent, and as unreliable as a network makes it.
 //!
 //! An operation takes effect at one moment, or never; its answer says so, or is lost, or comes before the effect.
-//! The world moves it ([`Fate`]); [`ObjectStore::apply`] is that moment.
+//! The world moves it ([`Fate`]); [`ObjectStore::apply`] is that moment. A file may go in parts: then it is an unfinished
+//! upload from when it was asked for to its effect, or for ever where there is none, unless somebody gives it up.
 
-use sluice_protocol::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
-use std::collections::BTreeMap;
+use sluice_protocol::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply, UnfinishedUpload};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The root that absolute URIs of this store begin with.
 pub const ROOT: &str = "sim://bucket";
@@ -26,6 +27,7 @@ pub struct Fate {
 #[derive(Debug, Default)]
 pub struct ObjectStore {
     objects: BTreeMap<String, Vec<u8>>,
+    uploads: BTreeSet<UnfinishedUpload>,
 }
 
 impl ObjectStore {
@@ -73,14 +75,12 @@ impl ObjectStore {
                 self.objects.get(relative(key)).map_or(StoreReply::Absent, |bytes| StoreReply::Object(bytes.clone()))
             }
             StoreOperation::List { prefix, start_after } => {
-                let is_absolute = prefix.starts_with(ROOT);
+                let as_asked = as_asked(prefix);
                 let prefix = relative(prefix);
                 let first = start_after.as_deref().map_or(prefix, relative).max(prefix);
                 let keys = self.objects.range(first.to_owned()..).map(|(key, _)| key);
                 let keys = keys.take_while(|key| key.starts_with(prefix) || key.as_str() < prefix);
                 let after = |key: &&String| start_after.as_deref().is_none_or(|bound| key.as_str() > relative(bound));
-                // Keys listed under an absolute prefix are absolute too.
-                let as_asked = |key: &String| if is_absolute { format!("{ROOT}/{key}") } else { key.clone() };
                 StoreReply::Keys(keys.filter(after).map(as_asked).collect())
             }
             StoreOperation::Delete { keys } => {
@@ -89,10 +89,36 @@ impl ObjectStore {
                 }
                 StoreReply::Deleted
             }
-            // A put is whole or not at all here.
-            StoreOperation::ListUploads { .. } => StoreReply::Uploads(vec![]),
-            StoreOperation::AbortUploads { .. } => StoreReply::Deleted,
+            StoreOperation::ListUploads { prefix } => {
+                let as_asked = as_asked(prefix);
+                let below = self.uploads.iter().filter(|upload| upload.key.starts_with(relative(prefix)));
+                let listed = below.map(|upload| UnfinishedUpload { key: as_asked(&upload.key), id: upload.id.clone() });
+                StoreReply::Uploads(listed.collect())
+            }
+            StoreOperation::AbortUploads { uploads } => {
+                for upload in uploads {
+                    self.end_upload(upload);
+                }
+                StoreReply::Deleted
+            }
         }
+    }
+
+    /// An upload is begun; its id is unlike any other.
+    pub fn begin_upload(&mut self, key: &str, id: u64) -> UnfinishedUpload {
+        let upload = UnfinishedUpload { key: relative(key).to_owned(), id: id.to_string() };
+        self.uploads.insert(upload.clone());
+        upload
+    }
+
+    /// It is finished, or given up. Whether it was there to be.
+    pub fn end_upload(&mut self, upload: &UnfinishedUpload) -> bool {
+        self.uploads.remove(&UnfinishedUpload { key: relative(&upload.key).to_owned(), id: upload.id.clone() })
+    }
+
+    /// All unfinished uploads.
+    pub fn uploads(&self) -> impl Iterator<Item = &UnfinishedUpload> {
+        self.uploads.iter()
     }
 
     /// All keys.
@@ -105,6 +131,12 @@ impl ObjectStore {
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.objects.get(relative(key)).map(Vec::as_slice)
     }
+}
+
+/// Keys listed under an absolute prefix are absolute too.
+fn as_asked(prefix: &str) -> impl Fn(&String) -> String + use<> {
+    let root = if prefix.starts_with(ROOT) { format!("{ROOT}/") } else { String::new() };
+    move |key| format!("{root}{key}")
 }
 
 /// The answer that tells nothing.

@@ -24,7 +24,7 @@ use sluice_protocol::commit::{CommitHandle, CommitId, Leftovers};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{Alignment, FromTaskManager, ToTaskManager};
-use sluice_protocol::store::{OperationId, StoreOperation, StoreReply};
+use sluice_protocol::store::{OperationId, StoreOperation, StoreReply, UnfinishedUpload};
 use sluice_protocol::{ProcessId, Run, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -117,6 +117,8 @@ impl Ord for Scheduled {
 pub struct World {
     pub(super) scenario: Scenario,
     pub(super) rng: fastrand::Rng,
+    /// Of which files go in parts, so that the rest of the course is as it would be otherwise.
+    upload_rng: fastrand::Rng,
     pub(super) now: u64,
     pub(super) check: Check,
     /// The checks of the job that was taken over.
@@ -137,6 +139,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
     store: ObjectStore,
+    /// The uploads that puts under way are.
+    uploads: BTreeMap<(Process, u64), UnfinishedUpload>,
     outage_until: u64,
     sessions: BTreeMap<SessionId, Session>,
     links: BTreeMap<(usize, usize), u64>,
@@ -153,6 +157,7 @@ impl World {
         let check = new_check(&scenario, 0);
         let mut world = Self {
             rng: fastrand::Rng::with_seed(scenario.seed),
+            upload_rng: fastrand::Rng::with_seed(!scenario.seed),
             now: 0,
             check,
             former: None,
@@ -168,6 +173,7 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             store: ObjectStore::default(),
+            uploads: BTreeMap::new(),
             outage_until: 0,
             sessions: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -339,6 +345,11 @@ impl World {
         let failures = if self.now > LIMIT / 2 { 0 } else { self.scenario.store_failures };
         let fate = ObjectStore::fate(&mut self.rng, &operation, failures, is_out);
         let answer = fate.clear.then_some(fate.answer_after);
+        if let StoreOperation::PutIfAbsent { key, .. } = &operation
+            && !fate.repeated
+        {
+            self.begin_upload((process, id), key, fate.effect_after.is_some());
+        }
         if let Some(delay) = fate.effect_after {
             if fate.repeated {
                 self.schedule(delay, Event::Effect(process, id, operation.clone(), None));
@@ -360,11 +371,22 @@ impl World {
                 }
             }
         }
-        if let (StoreOperation::List { prefix, .. }, Process::JobManager(index), Some(_)) = (operation, process, answer)
-        {
-            self.check.on_list(&process_id(index), prefix);
+        if let (Process::JobManager(index), Some(_)) = (process, answer) {
+            match operation {
+                StoreOperation::List { prefix, .. } => self.check.on_list(&process_id(index), prefix),
+                StoreOperation::ListUploads { prefix } => self.check.on_list_uploads(&process_id(index), prefix),
+                _ => {}
+            }
         }
-        let reply = self.store.apply(operation);
+        if let StoreOperation::AbortUploads { uploads } = operation {
+            for upload in uploads {
+                if let Err(what) = self.check.on_abort(relative(&upload.key)) {
+                    self.violate(format!("{process:?}: {what}"));
+                }
+            }
+        }
+        let given_up = self.uploads.remove(&(process, id)).is_some_and(|upload| !self.store.end_upload(&upload));
+        let reply = if given_up { no_answer() } else { self.store.apply(operation) };
         if let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, &reply) {
             self.trace(|| format!("{process:?} put {key}{}", describe(key, bytes)));
             if answer.is_none() && key.contains("/ledger/") {
@@ -383,6 +405,19 @@ impl World {
         }
         if let Some(after) = answer {
             self.schedule(after, Event::Answer(process, id, reply));
+        }
+    }
+
+    /// Some files go in parts. Those without effect are left unfinished: their process died, or was told nothing.
+    fn begin_upload(&mut self, put: (Process, u64), key: &str, has_effect: bool) {
+        if key.contains("/ledger/") || self.upload_rng.u32(..3) > 0 {
+            return;
+        }
+        self.order += 1;
+        let upload = self.store.begin_upload(key, self.order);
+        self.check.on_upload(&upload);
+        if has_effect {
+            self.uploads.insert(put, upload);
         }
     }
 

@@ -2,11 +2,12 @@
 //! have been (K2, K6, L4).
 
 use super::Check;
-use crate::simulation::store::ObjectStore;
+use crate::simulation::store::{ObjectStore, relative};
 use sluice_protocol::ledger::Entry;
 use sluice_protocol::metadata::Metadata;
 use sluice_protocol::state::KeyedStateKind;
-use sluice_protocol::{CheckpointId, Run};
+use sluice_protocol::store::UnfinishedUpload;
+use sluice_protocol::{CheckpointId, ProcessId, Run};
 use std::collections::BTreeSet;
 
 impl Check {
@@ -105,7 +106,62 @@ impl Check {
                 return Err(format!("K6: nobody has removed {key}, the ledger reaches {retained:?}"));
             }
         }
+        self.check_uploads(store)?;
         self.coverage.swept += 1;
+        Ok(())
+    }
+
+    /// An upload was begun.
+    pub fn on_upload(&mut self, upload: &UnfinishedUpload) {
+        self.effects += 1;
+        self.uploads.insert(upload.clone(), self.effects);
+    }
+
+    /// A listing of uploads took effect, and its caller will hear of it.
+    pub fn on_list_uploads(&mut self, process: &ProcessId, prefix: &str) {
+        if !self.has_ended(process) {
+            return;
+        }
+        if prefix.trim_end_matches('/') == self.paths.directory() {
+            self.uploads_swept_at.0 = Some(self.effects);
+        }
+        if relative(prefix) == super::savepoints::directory(&self.job) {
+            self.uploads_swept_at.1 = Some(self.effects);
+        }
+    }
+
+    /// An unfinished upload to this key is about to be given up.
+    ///
+    /// # Errors
+    /// When whoever is to finish it lives, as far as the ledger tells.
+    pub fn on_abort(&mut self, key: &str) -> Result<(), String> {
+        let of = self.paths.parse_checkpoint(key).or_else(|| self.paths.parse_shared(key));
+        let of_savepoint = || super::savepoints::parse(&self.job, key).map(|one| (one.generation, one.id));
+        let Some((generation, id)) = of.or_else(of_savepoint) else { return Ok(()) };
+        let fold = self.fold();
+        let is_open = generation == fold.generation && id > fold.last_checkpoint && !fold.state.is_terminal();
+        if is_open || generation > fold.generation {
+            return Err(format!("K6: the upload of {key} is given up, but checkpoint {id} may be under way"));
+        }
+        self.coverage.given_up_uploads += 1;
+        Ok(())
+    }
+
+    /// The same of uploads: none is left that was there when the last JobManager looked.
+    fn check_uploads(&self, store: &ObjectStore) -> Result<(), String> {
+        let (of_job, of_savepoints) = self.uploads_swept_at;
+        let places = [
+            (format!("{}/", self.paths.directory()), of_job),
+            (super::savepoints::directory(&self.job), of_savepoints),
+        ];
+        for upload in store.uploads() {
+            let place = places.iter().find(|(prefix, _)| upload.key.starts_with(prefix));
+            let swept_at = place.and_then(|(_, swept_at)| *swept_at);
+            let begun_at = self.uploads.get(upload);
+            if swept_at.zip(begun_at).is_some_and(|(swept_at, begun_at)| *begun_at <= swept_at) {
+                return Err(format!("K6: nobody has given up the unfinished upload of {}", upload.key));
+            }
+        }
         Ok(())
     }
 }
