@@ -23,6 +23,9 @@ pub enum TaskError {
     /// The keyed state has outgrown its part of the memory.
     #[error("{0}")]
     MemoryExceeded(String),
+    /// More was in flight than an unaligned checkpoint may record.
+    #[error("{0}")]
+    InFlightExceeded(String),
     /// A broken promise of ours.
     #[error("{0}")]
     Internal(String),
@@ -39,6 +42,7 @@ impl TaskError {
             Self::External(_) => ("External", Fault::External, Retry::Restart),
             Self::Unavailable(_) => ("Unavailable", Fault::External, Retry::Backoff),
             Self::MemoryExceeded(_) => ("MemoryExceeded", Fault::User, Retry::Restart),
+            Self::InFlightExceeded(_) => ("InFlightExceeded", Fault::External, Retry::Restart),
             Self::Internal(_) => ("Internal", Fault::Internal, Retry::Restart),
         };
         Failure { reason: reason.to_owned(), message: self.to_string(), fault, retry }

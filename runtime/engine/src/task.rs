@@ -81,8 +81,8 @@ pub struct TaskOptions {
     pub in_flight_limit: usize,
 }
 
-/// Enough for some hundred full channels.
-const IN_FLIGHT_LIMIT: usize = 512 << 20;
+/// Enough for some hundred full channels: the most that is worth its memory.
+pub const IN_FLIGHT_LIMIT: usize = 512 << 20;
 
 impl Default for TaskOptions {
     fn default() -> Self {

@@ -8,6 +8,7 @@
 mod cgroup;
 
 use sluice_engine::channel::DEFAULT_WINDOW;
+use sluice_engine::task::IN_FLIGHT_LIMIT;
 use sluice_protocol::failure::{Failure, Fault};
 use std::fmt;
 use std::path::Path;
@@ -83,6 +84,10 @@ pub(crate) struct Demand {
     pub(crate) channels: u64,
     /// Bytes that sources and sinks buffer at most.
     pub(crate) connectors: u64,
+    /// Tasks with input, which an unaligned checkpoint may record.
+    pub(crate) recorders: u64,
+    /// Whether checkpoints are unaligned; a running job may be told to take such ones later.
+    pub(crate) is_unaligned: bool,
 }
 
 /// Who gets what.
@@ -92,12 +97,15 @@ pub(crate) struct MemorySplit {
     connectors: u64,
     queues: u64,
     uploads: u64,
+    recorded: u64,
     /// Bytes of keyed state in memory.
     pub(crate) state: u64,
     /// Bytes of one channel.
     pub(crate) window: usize,
     /// Subtasks that store their state at once.
     pub(crate) writers: usize,
+    /// Bytes of input that a task may record for an unaligned checkpoint.
+    pub(crate) in_flight: usize,
 }
 
 impl MemorySplit {
@@ -112,9 +120,13 @@ impl MemorySplit {
         let queues = window * demand.channels;
         let uploads = (demand.tasks * WRITER).min(rest / 8);
         let writers = usize::try_from(uploads / WRITER).unwrap_or(usize::MAX).max(1);
-        let left = rest.saturating_sub(demand.connectors + queues + uploads);
+        let in_flight = (rest / 8 / demand.recorders.max(1)).min(IN_FLIGHT_LIMIT as u64);
+        let recorded = if demand.is_unaligned { in_flight * demand.recorders } else { 0 };
+        let left = rest.saturating_sub(demand.connectors + queues + uploads + recorded);
         let window = usize::try_from(window).unwrap_or(DEFAULT_WINDOW);
-        let split = Self { limit, connectors: demand.connectors, queues, uploads, state: left / 2, window, writers };
+        let in_flight = usize::try_from(in_flight).unwrap_or(IN_FLIGHT_LIMIT);
+        let (connectors, state) = (demand.connectors, left / 2);
+        let split = Self { limit, connectors, queues, uploads, recorded, state, window, writers, in_flight };
         if split.state < LEAST_STATE {
             let message = format!(
                 "{split}; keyed state needs at least {} MiB: give the process more memory, run fewer tasks in it, or lower \
@@ -129,16 +141,17 @@ impl MemorySplit {
 
 impl fmt::Display for MemorySplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, connectors, queues, uploads, state, .. } = self;
+        let Self { limit, connectors, queues, uploads, recorded, state, .. } = self;
         let mib = |bytes: &u64| bytes / MIB;
         write!(
             f,
-            "memory {limit}: keyed state {} MiB, queues {}, sources and sinks {}, uploads {}, the rest for the process \
-             itself and for pieces of state that a running checkpoint holds",
+            "memory {limit}: keyed state {} MiB, queues {}, sources and sinks {}, uploads {}, input in unaligned \
+             checkpoints {}, the rest for the process itself and for pieces of state that a running checkpoint holds",
             mib(state),
             mib(queues),
             mib(connectors),
-            mib(uploads)
+            mib(uploads),
+            mib(recorded)
         )
     }
 }
@@ -155,9 +168,11 @@ mod tests {
     fn what_is_handed_out_is_never_more_than_the_limit() {
         for mib in [80, 128, 256, 512, 1024, 4096, 65_536] {
             for (tasks, channels, connectors) in [(1, 0, 0), (4, 16, 64 * MIB), (40, 1600, 640 * MIB)] {
-                let Ok(split) = MemorySplit::new(limit(mib), Demand { tasks, channels, connectors }) else { continue };
-                let total = split.state + split.queues + split.connectors + split.uploads;
+                let demand = Demand { tasks, channels, connectors, recorders: tasks, is_unaligned: true };
+                let Ok(split) = MemorySplit::new(limit(mib), demand) else { continue };
+                let total = split.state + split.queues + split.connectors + split.uploads + split.recorded;
                 assert!(total + BASE <= mib * MIB, "{split}");
+                assert!(split.in_flight as u64 * tasks <= split.recorded, "{split}");
                 assert!(split.window as u64 * channels <= split.queues, "{split}");
                 assert!(split.state >= LEAST_STATE && split.writers >= 1);
             }
@@ -166,21 +181,35 @@ mod tests {
 
     #[test]
     fn a_large_process_has_windows_of_full_size_and_most_of_it_for_state() {
-        let split = MemorySplit::new(limit(8192), Demand { tasks: 8, channels: 16, connectors: 0 }).unwrap();
+        let demand = Demand { tasks: 8, channels: 16, recorders: 8, ..Demand::default() };
+        let split = MemorySplit::new(limit(8192), demand).unwrap();
+        assert_eq!(split.recorded, 0, "where no checkpoint is unaligned state has all of it");
         assert_eq!((split.window, split.writers), (DEFAULT_WINDOW, 8));
         assert!(split.state > 2048 * MIB, "{split}");
     }
 
     #[test]
+    fn what_an_unaligned_checkpoint_may_record_is_a_share_of_the_memory() {
+        let of = |mib, recorders| {
+            let demand = Demand { tasks: 8, channels: 16, recorders, is_unaligned: true, ..Demand::default() };
+            MemorySplit::new(limit(mib), demand).unwrap().in_flight
+        };
+        assert!(of(1024, 4) < 30 << 20 && of(1024, 4) > 25 << 20, "{}", of(1024, 4));
+        assert_eq!(of(1024, 4) / 2, of(1024, 8));
+        assert_eq!(of(1 << 20, 4), IN_FLIGHT_LIMIT, "never more than is worth it");
+    }
+
+    #[test]
     fn a_small_one_has_smaller_windows_and_one_writer() {
-        let split = MemorySplit::new(limit(160), Demand { tasks: 4, channels: 100, connectors: 0 }).unwrap();
+        let demand = Demand { tasks: 4, channels: 100, ..Demand::default() };
+        let split = MemorySplit::new(limit(160), demand).unwrap();
         assert!(split.window < DEFAULT_WINDOW && split.writers == 1, "{split:?}");
     }
 
     #[test]
     fn buffers_that_leave_nothing_are_refused_by_name() {
         let failure =
-            MemorySplit::new(limit(128), Demand { tasks: 2, channels: 0, connectors: 128 * MIB }).unwrap_err();
+            MemorySplit::new(limit(128), Demand { tasks: 2, connectors: 128 * MIB, ..Demand::default() }).unwrap_err();
         assert_eq!(failure.reason, "MemoryTooSmall");
         assert!(failure.message.contains("sources and sinks 128"), "{}", failure.message);
     }

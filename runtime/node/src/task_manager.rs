@@ -15,6 +15,7 @@
 pub(crate) mod deploy;
 pub(crate) mod in_flight;
 mod job_clock;
+mod pool;
 pub(crate) mod restore;
 pub(crate) mod session;
 pub(crate) mod snapshot;

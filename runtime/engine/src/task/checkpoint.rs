@@ -98,11 +98,11 @@ impl Task {
             }
             GateEvent::TooMuchInFlight { checkpoint, bytes } => {
                 running.open.take_if(|open| open.checkpoint() == checkpoint);
-                let error = TaskError::External(format!(
-                    "more than {} bytes ({bytes}) were in flight at subtask {} while the barrier of checkpoint {checkpoint} \
-                     did not come on every channel; it was given up here rather than fill the memory. Is one input far \
-                     slower than the others?",
-                    self.options.in_flight_limit, self.subtask
+                let error = TaskError::InFlightExceeded(format!(
+                    "{bytes} bytes were in flight at subtask {} while the barrier of checkpoint {checkpoint} did not come on \
+                     every channel, and it may record {}; the checkpoint was given up here rather than fill the memory. Give \
+                     the process more memory, or look why one input is far slower than the others",
+                    self.subtask, self.options.in_flight_limit
                 ));
                 self.decline(checkpoint, error);
                 Ok(())

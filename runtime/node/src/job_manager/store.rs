@@ -19,6 +19,9 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
+/// What all pages of a list, or a batch of uploads, may take beside one request.
+const PAGES: Duration = Duration::from_secs(300);
+
 /// A job's checkpoint storage.
 #[derive(Clone)]
 pub(crate) struct Storage {
@@ -61,13 +64,15 @@ pub(crate) fn open_storage(options: &JobOptions) -> Result<Storage, Failure> {
 
 /// Does it, and answers within a deadline.
 pub(crate) async fn execute(executor: &StoreExecutor, operation: StoreOperation) -> StoreReply {
-    let megabytes = match &operation {
-        StoreOperation::PutIfAbsent { bytes, .. } => bytes.len() as u64 >> 20,
-        _ => 0,
+    let more = match &operation {
+        StoreOperation::PutIfAbsent { bytes, .. } => Duration::from_secs(bytes.len() as u64 >> 20),
+        // Many requests, each with a deadline of its own.
+        StoreOperation::List { .. } | StoreOperation::ListUploads { .. } | StoreOperation::AbortUploads { .. } => PAGES,
+        _ => Duration::ZERO,
     };
     // The store's own deadlines come first; this one is for what they forget.
     let deadlines = StoreDeadlines::default();
-    let deadline = 3 * (deadlines.connect + deadlines.attempt) + Duration::from_secs(megabytes);
+    let deadline = 3 * (deadlines.connect + deadlines.attempt) + more;
     let named = describe(&operation);
     tokio::time::timeout(deadline, executor.execute(operation)).await.unwrap_or_else(|_| {
         StoreReply::Failed(StoreFailure {

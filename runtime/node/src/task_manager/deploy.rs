@@ -14,7 +14,7 @@ use sluice_engine::program::{Program, VertexProgram};
 use sluice_engine::task::{TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::{Edge, JobGraph, Partitioning};
-use sluice_protocol::message::{Deployment, Placement};
+use sluice_protocol::message::{Deployment, Placement, TaskDeployment};
 use sluice_protocol::{SubtaskId, SubtaskIndex, TaskManagerId, TimeSpan, VertexId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,7 +93,11 @@ pub(crate) fn plan(
             state: BTreeMap::new(),
             in_flight: Vec::new(),
             state_backend: equipment.state_backend.clone(),
-            options: TaskOptions { buffer_timeout: job.options.buffer_timeout, ..TaskOptions::default() },
+            options: TaskOptions {
+                buffer_timeout: job.options.buffer_timeout,
+                in_flight_limit: memory.in_flight,
+                ..TaskOptions::default()
+            },
             clock: edge::clock(),
             job_clock: job_clock.clock(),
             alignment: alignment_of(program)
@@ -131,7 +135,11 @@ fn demand(
         let sink = program.and_then(|program| program.sink.as_ref()).map_or(0, |(_, it)| it.buffered_bytes());
         source + sink
     });
-    Demand { tasks: deployment.tasks.len() as u64, channels: channels.sum(), connectors: connectors.sum() }
+    let is_unaligned = job.options.checkpointing.as_ref().is_some_and(|checkpointing| checkpointing.unaligned);
+    let has_input = |task: &&TaskDeployment| !graph.is_source(task.subtask.vertex);
+    let recorders = deployment.tasks.iter().filter(has_input).count() as u64;
+    let (tasks, channels) = (deployment.tasks.len() as u64, channels.sum());
+    Demand { tasks, channels, connectors: connectors.sum(), recorders, is_unaligned }
 }
 
 fn misfit(text: String) -> Failure {

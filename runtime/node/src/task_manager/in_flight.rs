@@ -3,17 +3,19 @@
 //! All channels of a subtask share a few objects, of which each handle names its part; few bytes travel inline, as
 //! other state does.
 
-use super::Equipment;
 use super::restore::{self, Unfit};
 use super::snapshot::{Place, Target, check_fits, upload_as};
+use super::{Equipment, pool};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
-use sluice_engine::error::TaskError;
 use sluice_engine::in_flight::{self, InFlight, RestoredChannel, Unreadable};
 use sluice_protocol::SubtaskId;
 use sluice_protocol::failure::{Failure, Fault};
+use sluice_protocol::graph::JobGraph;
 use sluice_protocol::paths;
 use sluice_protocol::state::{INLINE_LIMIT, InFlightHandle, StateData};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// An object is closed when it has reached this many bytes.
 const OBJECT_BYTES: usize = 64 << 20;
@@ -21,7 +23,16 @@ const OBJECT_BYTES: usize = 64 << 20;
 /// Reads of one task at once.
 const PARALLEL: usize = 8;
 
-/// Stores what a snapshot holds of it.
+/// Encoded batches that are stored together, and which part of them is whose.
+struct Object {
+    bytes: Vec<u8>,
+    /// As they will be, but for where they lie.
+    parts: Vec<InFlightHandle>,
+    /// What did not fit in.
+    rest: VecDeque<InFlight>,
+}
+
+/// Stores what a snapshot holds of it, object by object: in memory are what was recorded, and one of them.
 ///
 /// # Errors
 /// When it cannot be encoded or stored: the checkpoint is to be declined.
@@ -31,66 +42,58 @@ pub(super) async fn store(
     place: &Place,
     in_flight: Vec<InFlight>,
 ) -> Result<Vec<InFlightHandle>, Failure> {
-    if in_flight.is_empty() {
-        return Ok(Vec::new());
+    let (mut handles, mut rest, mut sequence) = (Vec::new(), VecDeque::from(in_flight), 0);
+    while !rest.is_empty() {
+        let job = Arc::clone(&equipment.job);
+        let object = pool::run("encoding batches in flight", move || encode(&job.program.graph, rest)).await?;
+        rest = object.rest;
+        let is_small = sequence == 0 && rest.is_empty() && object.bytes.len() < INLINE_LIMIT;
+        let Some((store, directory)) = target.directory.as_ref().filter(|_| !is_small) else {
+            handles.extend(inline(target, object.bytes, object.parts)?);
+            continue;
+        };
+        let name =
+            paths::in_flight_file(place.run, place.checkpoint, place.subtask, sequence, &crate::edge::random_id());
+        sequence += 1;
+        let data = upload_as(store, directory, place, name, object.bytes.into()).await?;
+        handles.extend(object.parts.into_iter().map(|part| InFlightHandle { data: data.clone(), ..part }));
     }
-    let encoding = tokio::task::spawn_blocking(move || {
-        in_flight.into_iter().map(|share| Ok((share.encode()?, share))).collect::<Result<Vec<_>, TaskError>>()
-    });
-    let encoded = encoding
-        .await
-        .unwrap_or_else(|error| Err(TaskError::Internal(format!("writing batches in flight failed: {error}"))))
-        .map_err(|error| error.to_failure())?;
-    let total: usize = encoded.iter().map(|(bytes, _)| bytes.len()).sum();
-    if target.directory.is_some() && total >= INLINE_LIMIT {
-        return store_in_objects(equipment, target, place, encoded).await;
+    Ok(handles)
+}
+
+/// As many batches as go into one object.
+fn encode(graph: &JobGraph, mut rest: VecDeque<InFlight>) -> Result<Object, Failure> {
+    let (mut bytes, mut parts) = (Vec::new(), Vec::new());
+    while bytes.len() < OBJECT_BYTES
+        && let Some(share) = rest.pop_front()
+    {
+        let encoded = share.encode().map_err(|error| error.to_failure())?;
+        let nowhere = StateData::Inline { bytes: Vec::new() };
+        let part = share.handle(graph, bytes.len() as u64, encoded.len() as u64, nowhere);
+        parts.push(part.ok_or_else(|| unknown_edge(&share))?);
+        bytes.extend(encoded);
     }
-    let graph = &equipment.job.program.graph;
-    let inline = encoded.into_iter().map(|(bytes, share)| {
+    Ok(Object { bytes, parts, rest })
+}
+
+/// Each with its own bytes.
+fn inline(target: &Target, bytes: Vec<u8>, parts: Vec<InFlightHandle>) -> Result<Vec<InFlightHandle>, Failure> {
+    let with_bytes = |handle: InFlightHandle| {
         if target.directory.is_none() {
-            check_fits(&format!("what is in flight on {}", share.channel), bytes.len())?;
+            check_fits(
+                &format!("what is in flight on {}", handle.edge),
+                usize::try_from(handle.length).unwrap_or(usize::MAX),
+            )?;
         }
-        let length = bytes.len() as u64;
-        share.handle(graph, 0, length, StateData::Inline { bytes }).ok_or_else(|| unknown_edge(&share))
-    });
-    inline.collect()
+        let bytes = part(&bytes, &handle)?.into();
+        Ok(InFlightHandle { offset: 0, data: StateData::Inline { bytes }, ..handle })
+    };
+    parts.into_iter().map(with_bytes).collect()
 }
 
 fn unknown_edge(share: &InFlight) -> Failure {
     let text = format!("{}: the program has no such edge", share.channel);
     Failure::restart("UnknownEdge", Fault::Internal, text)
-}
-
-async fn store_in_objects(
-    equipment: &Equipment,
-    target: &Target,
-    place: &Place,
-    encoded: Vec<(Vec<u8>, InFlight)>,
-) -> Result<Vec<InFlightHandle>, Failure> {
-    let Some((store, directory)) = &target.directory else { return Ok(Vec::new()) };
-    let graph = &equipment.job.program.graph;
-    let mut handles = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.into_iter().peekable();
-    let mut sequence = 0;
-    while rest.peek().is_some() {
-        let mut object = Vec::new();
-        let mut parts = Vec::new();
-        while object.len() < OBJECT_BYTES
-            && let Some((bytes, share)) = rest.next()
-        {
-            parts.push((object.len() as u64, bytes.len() as u64, share));
-            object.extend(bytes);
-        }
-        let name =
-            paths::in_flight_file(place.run, place.checkpoint, place.subtask, sequence, &crate::edge::random_id());
-        sequence += 1;
-        let data = upload_as(store, directory, place, name, object.into()).await?;
-        for (offset, length, share) in parts {
-            let handle = share.handle(graph, offset, length, data.clone());
-            handles.push(handle.ok_or_else(|| unknown_edge(&share))?);
-        }
-    }
-    Ok(handles)
 }
 
 /// Fetches what was in flight on the input edges of a task, and leaves the rows that are its own.
@@ -114,7 +117,10 @@ async fn read(equipment: &Equipment, subtask: SubtaskId, handle: &InFlightHandle
             restore::fetch_range(equipment, path, handle.offset..end, |bytes| check(bytes, handle)).await?
         }
     };
-    in_flight::restore(handle, &bytes, &equipment.job.program, subtask).map_err(|error| error.to_failure())
+    let (job, handle) = (Arc::clone(&equipment.job), handle.clone());
+    let restoring =
+        move || in_flight::restore(&handle, &bytes, &job.program, subtask).map_err(|error| error.to_failure());
+    pool::run("reading batches in flight", restoring).await
 }
 
 fn check(bytes: &Bytes, handle: &InFlightHandle) -> Result<(), Unfit> {

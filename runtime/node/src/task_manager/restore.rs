@@ -4,12 +4,13 @@
 //! restore by its name; that spends no restart (F2). One of a newer format version is refused by name. Nothing is restored
 //! without it.
 
-use super::{Equipment, in_flight};
+use super::{Equipment, in_flight, pool};
 use crate::job_manager::store::jittered;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::in_flight::RestoredChannel;
 use sluice_engine::operator::{RestoredKeyed, RestoredList, RestoredState};
+use sluice_engine::program::Program;
 use sluice_engine::state::{SpooledFile, StateBackend, StateBytes};
 use sluice_protocol::failure::Failure;
 use sluice_protocol::message::TaskDeployment;
@@ -58,10 +59,14 @@ pub(crate) async fn fetch(
         .buffer_unordered(PARALLEL)
         .try_collect()
         .await?;
+    let files = Arc::new(files);
     let mut states = BTreeMap::new();
     for task in tasks {
         if let Some(restore) = &task.restore {
-            let operators = assemble(equipment, task.subtask, restore, &files)?;
+            let (job, files, restore_of) = (Arc::clone(&equipment.job), Arc::clone(&files), restore.clone());
+            let subtask = task.subtask;
+            let assembling = move || assemble(&job.program, subtask, &restore_of, &files);
+            let operators = pool::run("decoding operator state", assembling).await?;
             let in_flight = in_flight::fetch(equipment, task.subtask, &restore.in_flight).await?;
             states.insert(task.subtask, TaskState { operators, in_flight });
         }
@@ -173,12 +178,11 @@ async fn try_fetch(equipment: &Equipment, path: &str, range: Option<Range<u64>>)
 
 /// Sorts the pieces by operator: key groups that overlap the subtask's own, and the splits that it owns.
 fn assemble(
-    equipment: &Equipment,
+    program: &Program,
     subtask: SubtaskId,
     restore: &SubtaskState,
     files: &Files,
 ) -> Result<BTreeMap<OperatorUid, RestoredState>, Failure> {
-    let program = &equipment.job.program;
     let vertex = subtask.vertex.0 as usize;
     let parallelism = program.graph.vertices.get(vertex).map_or(1, |vertex| vertex.parallelism);
     let own = KeyGroupRange::of_subtask(subtask.index, parallelism, program.graph.max_parallelism);

@@ -6,7 +6,7 @@
 //! With a savepoint everything is stored twice: for recovery, and in files of the savepoint's own, which hold all state
 //! and need no other (K4).
 
-use super::{Equipment, in_flight};
+use super::{Equipment, in_flight, pool};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sluice_engine::error::TaskError;
@@ -220,10 +220,14 @@ async fn store_list(
 ) -> Result<OperatorStateHandle, Failure> {
     let ListPiece { name, redistribution, items } = list;
     let count = items.len() as u64;
-    let bytes = serde_json::to_vec(&items).map_err(|error| {
-        let text = format!("state '{name}' of operator '{uid}' cannot be written as JSON: {error}");
-        Failure::restart("StateUnwritable", Fault::Internal, text)
-    })?;
+    let what = format!("state '{name}' of operator '{uid}'");
+    let encoding = move || {
+        serde_json::to_vec(&items).map_err(|error| {
+            let text = format!("{what} cannot be written as JSON: {error}");
+            Failure::restart("StateUnwritable", Fault::Internal, text)
+        })
+    };
+    let bytes = pool::run("encoding operator state", encoding).await?;
     let data = store_bytes(target, place, uid, sequence, (0, bytes)).await?;
     Ok(OperatorStateHandle { name, redistribution, first: 0, items: count, data })
 }
