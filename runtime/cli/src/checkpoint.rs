@@ -1,9 +1,10 @@
-//! `sluice checkpoint`: what lies in checkpoint storage, read-only and without the job's help.
+//! `sluice checkpoint`: what lies in checkpoint storage, without the job's help, and read-only but for [`gc`].
 //!
 //! [`place`] says where to look, [`find`] finds snapshots there, [`list`] and [`inspect`] show them, [`query`] answers
-//! SQL over them, [`rows`] decodes keyed state.
+//! SQL over them, [`rows`] decodes keyed state, [`gc`] removes what a job that has ended left.
 
 pub(crate) mod find;
+mod gc;
 mod inspect;
 mod list;
 pub(crate) mod place;
@@ -41,6 +42,16 @@ Each keyed state of an operator is a table: `uid`.`state`, or `uid` where the op
 as the list numbers them. A state without rows is no table: the numbers and a bare uid hold for one checkpoint, `uid`.`state`
 for all. `splits` holds the positions of sources. Names are written as they are, case included.";
 
+const GC_EXAMPLES: &str = "\
+Examples:
+  sluice checkpoint gc ./sluice-checkpoints/default/pageviews-6f1c --dry-run
+  sluice checkpoint gc s3://checkpoints/demo/default/pageviews-6f1c
+  sluice checkpoint gc s3://checkpoints/demo/default/pageviews-6f1c --force 'the cluster that ran it was deleted'
+
+Removed is what the job's ledger does not reach: checkpoints that are not retained, files that no retained one refers to,
+unfinished uploads, savepoints that were begun and never completed, probes of the store. What a start would restore and
+completed savepoints stay. A job that may still run does this itself: it is refused here.";
+
 const TRIGGER_EXAMPLES: &str = "\
 Examples:
   sluice checkpoint trigger
@@ -61,6 +72,9 @@ pub(crate) enum CheckpointCommand {
     /// Answer SQL over the state in a checkpoint, or list the tables there are
     #[command(after_help = QUERY_EXAMPLES)]
     Query(QueryArguments),
+    /// Remove what a job that has ended left and nobody needs
+    #[command(after_help = GC_EXAMPLES)]
+    Gc(GcArguments),
 }
 
 /// Arguments of `list`.
@@ -96,6 +110,22 @@ pub(crate) struct QueryArguments {
     output: Format,
 }
 
+/// Arguments of `gc`.
+#[derive(Debug, Args)]
+pub(crate) struct GcArguments {
+    #[command(flatten)]
+    place: PlaceArguments,
+    /// Only show what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Look for unfinished savepoints below this address too; those that the ledger names are looked through in any case
+    #[arg(long = "savepoints", value_name = "ADDRESS")]
+    savepoints: Vec<String>,
+    /// Remove it although the ledger does not say that the job has ended, because of this: nothing runs the job any more
+    #[arg(long, value_name = "REASON")]
+    force: Option<String>,
+}
+
 /// Does what the command says.
 pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> {
     match command {
@@ -107,6 +137,10 @@ pub(crate) async fn run(command: CheckpointCommand) -> Result<u8, CommandError> 
         CheckpointCommand::Query(QueryArguments { mut place, sql, output }) => {
             let sql = if sql.is_none() && place.manifest.is_some() { place.place.take() } else { sql };
             query::query(place.open()?, sql.as_deref(), output).await?;
+        }
+        CheckpointCommand::Gc(GcArguments { place, dry_run, savepoints, force }) => {
+            let roots = savepoints.iter().map(|root| place::address_of(root)).collect::<Result<_, _>>()?;
+            return gc::gc(&place.open()?, &gc::Options { is_dry: dry_run, roots, force }).await;
         }
     }
     Ok(0)

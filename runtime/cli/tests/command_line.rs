@@ -282,6 +282,27 @@ fn sql_is_answered_over_the_state_of_a_checkpoint() {
 }
 
 #[test]
+fn what_a_job_left_is_removed_when_it_has_ended() {
+    let directory = Directory::new("gc");
+    write_job(&directory, 20_000, 20_000);
+    let ran = directory.run("run job.yaml --rest-port 0");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let mut jobs = std::fs::read_dir(directory.path().join("sluice-checkpoints/default")).unwrap().map(Result::unwrap);
+    let job = jobs.find(|entry| entry.path().is_dir()).unwrap();
+    let clean = directory.run("checkpoint gc ./sluice-checkpoints");
+    assert_eq!(clean.code, Some(0), "{clean:?}");
+    assert!(clean.out.contains("nothing around") && clean.out.contains("that its ledger does not reach"), "{clean:?}");
+    let litter = job.path().join("1/chk-77/state.parquet");
+    std::fs::create_dir_all(litter.parent().unwrap()).unwrap();
+    std::fs::write(&litter, [7; 2048]).unwrap();
+    let dry = directory.run("checkpoint gc ./sluice-checkpoints --dry-run");
+    assert!(dry.out.contains("1 objects, 2.0 KiB, and 0 unfinished uploads") && litter.exists(), "{dry:?}");
+    let gone = directory.run("checkpoint gc --manifest job.yaml");
+    assert!(gone.err.contains("removed: 1 objects, 2.0 KiB") && !litter.exists(), "{gone:?}");
+    assert_eq!(counted(&directory), 20_000);
+}
+
+#[test]
 fn shells_complete_commands_and_jobs_on_a_cluster_need_one() {
     let directory = Directory::new("completion");
     for (shell, words) in [("bash", "complete -F _sluice"), ("zsh", "#compdef sluice"), ("fish", "complete -c sluice")]

@@ -69,7 +69,7 @@ pub(crate) async fn find_with_histories(place: &Place) -> Result<(Vec<Found>, Ve
 }
 
 /// The directories of jobs with the number of their last ledger entry.
-fn last_entries(addresses: &[String]) -> BTreeMap<String, u64> {
+pub(super) fn last_entries(addresses: &[String]) -> BTreeMap<String, u64> {
     let mut last = BTreeMap::new();
     for uri in addresses {
         let Some((directory, _)) = uri.rsplit_once("/ledger/") else { continue };
@@ -118,12 +118,12 @@ async fn alone(place: &Place, uri: &str) -> Result<Option<Found>, CommandError> 
 }
 
 /// The last two segments of a job directory's address.
-fn job_of(directory: &str) -> String {
+pub(super) fn job_of(directory: &str) -> String {
     let mut segments: Vec<&str> = directory.rsplit('/').take(2).collect();
     segments.reverse();
     segments.join("/")
 }
 
-fn is_of(only: &JobId, job: &str) -> bool {
+pub(super) fn is_of(only: &JobId, job: &str) -> bool {
     parse_uid(only, &format!("{job}/")).is_some()
 }

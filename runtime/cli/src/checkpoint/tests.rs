@@ -3,7 +3,8 @@
 use super::find::find;
 use super::place::Place;
 use super::rows::read_rows;
-use super::{inspect, read_metadata};
+use super::{gc, inspect, read_metadata};
+use crate::error::CommandError;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt16Array};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
@@ -215,4 +216,69 @@ async fn what_cannot_be_chosen_or_read_is_said() {
     store.put_if_absent("x/ledger/0000000001.json", Bytes::from_static(b"{}")).await.unwrap();
     let damaged = inspect(&format!("{}/x", directory.uri())).await;
     assert!(damaged.contains("x/ledger/0000000001.json"), "{damaged}");
+}
+
+async fn collect(uri: &str, is_dry: bool, force: Option<&str>) -> Result<u8, CommandError> {
+    let options = gc::Options { is_dry, roots: Vec::new(), force: force.map(str::to_owned) };
+    gc::gc(&Place::open(uri, None, None)?, &options).await
+}
+
+/// A job that may still run cleans up by itself, and knows better what is under way.
+#[tokio::test]
+async fn litter_is_removed_when_the_job_has_ended_or_somebody_answers_for_it() {
+    let directory = Directory::new("gc");
+    let store = directory.store();
+    write_job(&*store, &job("pv")).await;
+    let put = async |key: &str| store.put_if_absent(key, Bytes::from_static(b"litter")).await.unwrap();
+    let litter = [
+        "default/pv-0a1b/1/shared/1-1.1-0.0-0-ab.parquet",
+        "default/pv-0a1b/1/chk-9/state.parquet",
+        "default/pv-0a1b/probe-ab12/0000000001",
+        "savepoints/default/pv-0a1b/1-7/state.parquet",
+    ];
+    let foreign = ["default/pv-0a1b/2/chk-9/state.parquet", "default/pv-0a1b/notes", "default/pv2-0a1b/1/chk-9/x"];
+    for key in litter.iter().chain(&foreign) {
+        put(key).await;
+    }
+    let half = directory.0.join(format!("default/pv-0a1b/1/chk-3/.sluice-put-{}-_metadata", "a".repeat(32)));
+    std::fs::write(&half, b"half").unwrap();
+    let uri = format!("{}/default/pv-0a1b", directory.uri());
+    let all = store.list("", None).await.unwrap();
+
+    let refused = collect(&uri, false, None).await.unwrap_err().to_string();
+    assert!(refused.contains("Running since entry 4") && refused.contains("--force"), "{refused}");
+    assert!(collect(&uri, false, Some(" ")).await.is_err(), "a reason is wanted");
+    assert_eq!(collect(&uri, true, Some("its cluster is gone")).await.unwrap(), 0);
+    assert_eq!(store.list("", None).await.unwrap(), all, "a dry run removes nothing");
+    assert!(half.exists());
+
+    assert_eq!(collect(&uri, false, Some("its cluster is gone")).await.unwrap(), 0);
+    let left = store.list("", None).await.unwrap();
+    let gone: Vec<_> = all.iter().filter(|key| !left.contains(key)).map(String::as_str).collect();
+    let displaced = ["default/pv-0a1b/1/chk-1/_metadata", "default/pv-0a1b/1/chk-1/state.parquet"];
+    let mut expected: Vec<_> = litter.into_iter().chain(displaced).collect();
+    expected.sort_unstable();
+    assert_eq!(gone, expected);
+    assert!(!half.exists());
+    let place = Place::open(&uri, None, None).unwrap();
+    for id in [2, 3] {
+        assert!(read_metadata(&place, &format!("{uri}/1/chk-{id}")).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_from_litter_is_left() {
+    let directory = Directory::new("gc-damaged");
+    let store = directory.store();
+    write_job(&*store, &job("pv")).await;
+    let nothing = collect(&format!("{}/default/none", directory.uri()), false, Some("gone")).await.unwrap_err();
+    assert!(nothing.to_string().contains("<storage>/<namespace>/<name>-<uid>"), "{nothing}");
+    store.delete(&["default/pv-0a1b/1/chk-2/_metadata".to_owned()]).await.unwrap();
+    let before = store.list("", None).await.unwrap();
+    let refused = collect(&directory.uri(), false, Some("gone")).await.unwrap_err().to_string();
+    assert!(refused.contains("1/chk-2/_metadata") && refused.contains("nothing was removed"), "{refused}");
+    assert_eq!(store.list("", None).await.unwrap(), before);
+    write_job(&*store, &job("other")).await;
+    let several = collect(&directory.uri(), false, Some("gone")).await.unwrap_err().to_string();
+    assert!(several.contains("default/other-0a1b") && several.contains("default/pv-0a1b"), "{several}");
 }
