@@ -105,6 +105,8 @@ pub(crate) struct ApiServer {
     pub(crate) now: i64,
     /// Pods that a namespace may have.
     pub(crate) pod_quota: Option<usize>,
+    /// The namespace that is being deleted: nothing can be made in it any more.
+    pub(crate) terminating: Option<String>,
     /// What was written and was not checked yet.
     pub(crate) written: Vec<Written>,
 }
@@ -200,6 +202,13 @@ impl ApiServer {
         let key = (call.resource.clone(), call.namespace.clone(), name);
         if self.objects.contains_key(&key) {
             return Err(Refusal::new(409, "AlreadyExists", format!("{} \"{}\" already exists", key.0, key.2)));
+        }
+        if self.terminating.as_ref() == Some(&key.1) {
+            let message = format!(
+                "{} \"{}\" is forbidden: unable to create new content in namespace {} because it is being terminated",
+                key.0, key.2, key.1
+            );
+            return Err(Refusal::new(403, "Forbidden", message));
         }
         let pods = self.objects.keys().filter(|other| other.0 == "pods" && other.1 == key.1).count();
         if key.0 == "pods" && self.pod_quota.is_some_and(|quota| pods >= quota) {

@@ -2,16 +2,18 @@
 
 use crate::api_server::{ApiServer, Call, Key, Written};
 use crate::scenario::Program;
+use crate::store::absolute;
 use serde_json::Value;
-use sluice_protocol::ledger::{Entry, EntryKind};
+use sluice_protocol::JobId;
+use sluice_protocol::ledger::{Entry, EntryKind, StartCause};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was seen so far.
 #[derive(Default)]
 pub(crate) struct Check {
-    /// The last entry of each ledger.
-    ledgers: BTreeMap<String, Entry>,
+    /// The ledgers by their absolute directories.
+    ledgers: BTreeMap<String, Ledger>,
     /// The checkpoint that each savepoint was taken with.
     savepoints: BTreeMap<String, String>,
     /// What people have said that a job is to be restored from.
@@ -29,6 +31,14 @@ pub(crate) struct Check {
     pub(crate) coverage: Coverage,
 }
 
+/// A ledger.
+struct Ledger {
+    /// Its last entry.
+    last: Entry,
+    /// When its last checkpoint stood, counted in entries of all ledgers.
+    checkpoint_at: u64,
+}
+
 /// What a run went through.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Coverage {
@@ -44,6 +54,12 @@ pub(crate) struct Coverage {
     pub(crate) periodic_savepoints: u64,
     /// Starts from what people said.
     pub(crate) asked_restores: u64,
+    /// Those from what another job has written.
+    pub(crate) foreign_restores: u64,
+    /// Starts in another storage than the one before.
+    pub(crate) moves: u64,
+    /// Namespaces that came to their end.
+    pub(crate) namespaces_ended: u64,
     pub(crate) seconds: u64,
     /// Of all that was written, in its order and with its times.
     pub(crate) fingerprint: u64,
@@ -62,6 +78,9 @@ impl Coverage {
         self.rolled_back += other.rolled_back;
         self.periodic_savepoints += other.periodic_savepoints;
         self.asked_restores += other.asked_restores;
+        self.foreign_restores += other.foreign_restores;
+        self.moves += other.moves;
+        self.namespaces_ended += other.namespaces_ended;
         self.seconds += other.seconds;
     }
 }
@@ -164,13 +183,22 @@ impl Check {
         }
     }
 
-    /// The store carried something out.
-    pub(crate) fn on_store(&mut self, operation: &StoreOperation, reply: &StoreReply) -> Result<(), String> {
+    /// The store carried something out, for a job with this root of its checkpoint storage.
+    pub(crate) fn on_store(
+        &mut self,
+        (job, root): (&JobId, &str),
+        operation: &StoreOperation,
+        reply: &StoreReply,
+    ) -> Result<(), String> {
+        if let StoreOperation::Delete { keys } = operation {
+            return keys.iter().try_for_each(|key| is_own(job, &absolute(root, key)));
+        }
         let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, reply) else { return Ok(()) };
+        let key = absolute(root, key);
         let Some((directory, _)) = key.split_once("/ledger/") else { return Ok(()) };
-        let entry = Entry::from_bytes(bytes, key).map_err(|error| error.to_string())?;
+        let entry = Entry::from_bytes(bytes, &key).map_err(|error| error.to_string())?;
         let last = self.ledgers.get(directory);
-        if let Some(last) = last {
+        if let Some(Ledger { last, .. }) = last {
             if entry.number <= last.number {
                 // Litter below the trimmed bound.
                 return Ok(());
@@ -184,43 +212,78 @@ impl Check {
                 ));
             }
         }
+        let mut checkpoint_at = last.map_or(0, |last| last.checkpoint_at);
         self.coverage.entries += 1;
-        self.check_start(directory, &entry)?;
-        if let EntryKind::Checkpoint { checkpoint, savepoint: Some(savepoint), .. } = &entry.kind {
+        self.check_start(root, directory, &entry)?;
+        if let EntryKind::Checkpoint { checkpoint, savepoint, .. } = &entry.kind {
+            checkpoint_at = self.coverage.entries;
             let place = format!("{directory}/{}/chk-{}", checkpoint.key.generation, checkpoint.key.id);
-            self.savepoints.insert(savepoint.path.clone(), place);
+            self.savepoints.extend(savepoint.as_ref().map(|savepoint| (savepoint.path.clone(), place)));
         }
-        self.ledgers.insert(directory.to_owned(), entry);
+        self.ledgers.insert(directory.to_owned(), Ledger { last: entry, checkpoint_at });
         Ok(())
     }
 
-    /// A start restores the latest state, unless people asked for another.
-    fn check_start(&mut self, directory: &str, entry: &Entry) -> Result<(), String> {
+    /// The ledger of a job, in whatever storage, in which its latest checkpoint stands.
+    fn latest_of(&self, directory: &str) -> Option<(&String, &Entry)> {
+        let name = directory.rsplit_once('/').map_or(directory, |(_, name)| name);
+        let of_job =
+            self.ledgers.iter().filter(|(known, _)| known.rsplit_once('/').is_some_and(|(_, own)| own == name));
+        of_job.max_by_key(|(_, ledger)| ledger.checkpoint_at).map(|(known, ledger)| (known, &ledger.last))
+    }
+
+    /// A start restores the latest state, wherever the job had its storage then, unless people asked for another.
+    fn check_start(&mut self, root: &str, directory: &str, entry: &Entry) -> Result<(), String> {
         let from = match &entry.kind {
+            // It changes nothing of what the job would restore (G5).
+            EntryKind::Started { cause: StartCause::Takeover, .. } => return Ok(()),
             EntryKind::Started { restored_from, .. } => restored_from,
             EntryKind::Restarted { from, .. } => from,
             _ => return Ok(()),
         };
-        let Some(last) = self.ledgers.get(directory) else { return Ok(()) };
-        let fold = last.folded();
-        let latest = fold.retained.last().map(|one| format!("{directory}/{}/chk-{}", one.key.generation, one.key.id));
+        let Some((known, last)) = self.latest_of(directory) else {
+            return self.check_foreign(directory, from.as_ref().map(|from| absolute(root, &from.directory)));
+        };
+        let (is_moved, fold) = (known != directory, last.folded());
+        let latest = fold.retained.last().map(|one| format!("{known}/{}/chk-{}", one.key.generation, one.key.id));
+        let is_newer = entry.revision > last.revision;
         let uid = directory.rsplit_once('/').map_or(directory, |(_, name)| name);
         let may_be_empty = self.stateless.iter().any(|one| uid.ends_with(one.as_str()));
         let Some(latest) = latest.filter(|_| !may_be_empty) else { return Ok(()) };
-        let Some(from) = from else {
-            return Err(format!("generation {} starts without state, there is {latest}", entry.generation));
+        let Some(from) = from.as_ref().map(|from| absolute(root, &from.directory)) else {
+            return Err(format!("N3: generation {} starts without state, there is {latest}", entry.generation));
         };
-        self.coverage.restores += 1;
-        let place = self.savepoints.get(&from.directory).unwrap_or(&from.directory);
+        let place = self.savepoints.get(&from).unwrap_or(&from);
         // A rollback goes back behind what the revision that is given up has written (K7).
-        let is_pinned = entry.revision > last.revision && fold.pins.iter().any(|pin| place.ends_with(&pin.snapshot));
-        let is_wanted = self.restores.contains(&from.directory);
-        self.coverage.asked_restores += u64::from(is_wanted);
-        if *place == latest || place.ends_with(&latest) || is_pinned || is_wanted {
-            return Ok(());
+        let is_pinned = is_newer && fold.pins.iter().any(|pin| place.ends_with(&pin.snapshot));
+        let is_wanted = self.restores.contains(&from);
+        if *place != latest && !is_pinned && !is_wanted {
+            return Err(format!("N3: generation {} restores {from}, the latest is {latest}", entry.generation));
         }
-        Err(format!("generation {} restores {}, the latest is {latest}", entry.generation, from.directory))
+        self.coverage.restores += 1;
+        self.coverage.moves += u64::from(is_moved);
+        self.coverage.asked_restores += u64::from(is_wanted);
+        self.check_foreign(directory, Some(from))
     }
+
+    /// What another job has written is restored only where people said so.
+    fn check_foreign(&mut self, directory: &str, from: Option<String>) -> Result<(), String> {
+        let uid = directory.rsplit_once('/').map_or(directory, |(_, name)| name);
+        let Some(from) = from.filter(|from| !from.contains(uid)) else { return Ok(()) };
+        if !self.restores.contains(&from) {
+            return Err(format!("N1: {uid} restores {from} of another job, which nobody asked for"));
+        }
+        self.coverage.foreign_restores += 1;
+        Ok(())
+    }
+}
+
+/// A job removes what lies in its own directories only (K6).
+fn is_own(job: &JobId, key: &str) -> Result<(), String> {
+    if key.contains(&format!("/{job}/")) {
+        return Ok(());
+    }
+    Err(format!("K6: {job} removes {key}, which is another job's"))
 }
 
 /// Why the world is not at rest as it should be; `None` when it is.
@@ -250,9 +313,14 @@ fn unrest_of(api: &ApiServer, job: &Value) -> Option<String> {
         return if state == "Suspended" { None } else { tell("it should be suspended") };
     }
     let is_given_up = job["status"]["rolledBack"].is_object();
+    // What a job is to start from is another's, which may have removed it.
+    let from = text(job, "/spec/restore/from");
+    let is_gone = text(job, "/status/message").starts_with("there is no snapshot at");
+    if state == "Invalid" && is_gone && !from.is_empty() && !from.contains(text(job, "/metadata/uid")) {
+        return None;
+    }
     // Known: a rollback with mode Stateless goes to the last checkpoint that was heard of, which may have been displaced.
-    let is_stale = text(job, "/status/message").starts_with("there is no snapshot at");
-    if state == "Invalid" && is_stale && text(job, "/spec/upgrade/mode") == "Stateless" {
+    if state == "Invalid" && is_gone && text(job, "/spec/upgrade/mode") == "Stateless" {
         return None;
     }
     match Program::read(text(job, "/spec/program/sql")) {

@@ -2,7 +2,7 @@
 
 use crate::kubelet::{self, Signal};
 use crate::scenario::Program;
-use crate::store::{ROOT, no_answer};
+use crate::store::no_answer;
 use crate::task_manager::{self, TaskManager};
 use crate::world::World;
 use futures::future::BoxFuture;
@@ -30,6 +30,8 @@ pub(crate) struct JobManager {
     pub(crate) generation: Generation,
     pub(crate) address: String,
     pub(crate) graph: JobGraph,
+    /// The root of its checkpoint storage.
+    root: String,
     pub(crate) program: Program,
     pub(crate) is_reachable: bool,
     status: watch::Sender<JobStatus>,
@@ -89,7 +91,8 @@ impl JobManager {
         let job = JobId { namespace, name: argument(pod, "--name"), uid: argument(pod, "--uid") };
         world.trace(|| format!("JobManager {generation} of {} starts at {address}: {directive:?}", job.name));
         let graph = graph(options.parallelism, options.max_parallelism);
-        let in_memory = options.checkpointing.is_none();
+        let storage_uri = options.checkpointing.as_ref().map(|settings| settings.storage.clone());
+        let root = storage_uri.clone().unwrap_or_default();
         let config = JobMasterConfig {
             job: job.clone(),
             generation,
@@ -98,7 +101,7 @@ impl JobManager {
             directive,
             graph: graph.clone(),
             options,
-            storage_uri: (!in_memory).then(|| ROOT.to_owned()),
+            storage_uri,
             probed: None,
             failures: serde_json::from_str(&variable(pod, "SLUICE_FAILURES")).unwrap_or_default(),
             planted: Planted::default(),
@@ -110,6 +113,7 @@ impl JobManager {
             generation,
             address: address.to_owned(),
             graph,
+            root,
             program: Program::read(spec.program.sql.as_deref().unwrap_or_default()),
             is_reachable: true,
             status: watch::Sender::new(JobStatus::default()),
@@ -214,6 +218,8 @@ fn act(world: &World, uid: &str, action: Action) {
 }
 
 async fn store(world: &World, uid: &str, id: OperationId, operation: StoreOperation) {
+    let writer = world.lock().job_managers.get(uid).map(|one| (one.job.clone(), one.root.clone()));
+    let Some(writer) = writer else { return };
     world.pause(1..15).await;
     let (is_lost, takes_effect) = {
         let at = world.now();
@@ -224,8 +230,8 @@ async fn store(world: &World, uid: &str, id: OperationId, operation: StoreOperat
     };
     let reply = takes_effect.then(|| {
         let mut state = world.lock();
-        let reply = state.store.apply(&operation);
-        let checked = state.check.on_store(&operation, &reply);
+        let reply = state.store.apply(&writer.1, &operation);
+        let checked = state.check.on_store((&writer.0, &writer.1), &operation, &reply);
         drop(state);
         if let Err(what) = checked {
             world.violate(what);

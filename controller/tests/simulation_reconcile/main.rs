@@ -122,8 +122,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Runs seeds in as many threads as there are cores, until one fails.
-fn run_all(first: u64, count: u64, planted: Planted) -> Result<Coverage, Violation> {
+/// Runs seeds in as many threads as there are cores, until one fails in a way that counts.
+fn run_all(first: u64, count: u64, planted: Planted, rule: &str) -> Result<Coverage, Violation> {
     let next = AtomicU64::new(first);
     let goes_on = number("SLUICE_SIM_ALL").is_some();
     let ended: Mutex<(Coverage, Option<Violation>)> = Mutex::default();
@@ -138,6 +138,7 @@ fn run_all(first: u64, count: u64, planted: Planted) -> Result<Coverage, Violati
             match result {
                 Ok(coverage) => ended.0.add(&coverage),
                 Err(violation) if goes_on => println!("{violation}"),
+                Err(violation) if !violation.what.contains(rule) => {}
                 Err(violation) => drop(ended.1.get_or_insert(violation)),
             }
         }
@@ -160,14 +161,17 @@ fn seeds() {
         let seeds = number("SLUICE_SIM_SEEDS").unwrap_or(SEEDS);
         let began = Instant::now();
         let first = number("SLUICE_SIM_FIRST").unwrap_or(0);
-        let coverage = run_all(first, seeds, Planted::default()).unwrap_or_else(|violation| panic!("{violation}"));
+        let coverage = run_all(first, seeds, Planted::default(), "").unwrap_or_else(|violation| panic!("{violation}"));
+        let reached = [coverage.moves, coverage.foreign_restores, coverage.namespaces_ended];
+        let is_enough = reached.iter().all(|count| *count > 0);
+        assert!(seeds < SEEDS || is_enough, "no move, foreign restore or end of a namespace: {coverage:?}");
         println!("{seeds} seeds in {} s: {coverage:?}", began.elapsed().as_secs());
     });
 }
 
-/// A planted bug is found by the seeds that CI runs anyway; says by which and how.
-fn is_found(name: &str, planted: Planted) {
-    clock::with_clock(name, || match run_all(0, SEEDS, planted) {
+/// A planted bug is found by the seeds that CI runs anyway, as a break of this rule; says by which and how.
+fn is_found(name: &str, planted: Planted, rule: &str) {
+    clock::with_clock(name, || match run_all(0, SEEDS, planted, rule) {
         Err(violation) => {
             println!("{planted:?}: found by seed {} at {} ms: {}", violation.seed, violation.at, violation.what)
         }
@@ -178,27 +182,29 @@ fn is_found(name: &str, planted: Planted) {
 #[test]
 fn what_is_done_before_it_is_intended_is_found() {
     let planted = Planted { acts_before_intent: true, ..Planted::default() };
-    is_found("what_is_done_before_it_is_intended_is_found", planted);
+    is_found("what_is_done_before_it_is_intended_is_found", planted, "C2: ");
 }
 
 #[test]
 fn a_status_that_is_written_over_another_is_found() {
     let planted = Planted { overwrites_status: true, ..Planted::default() };
-    is_found("a_status_that_is_written_over_another_is_found", planted);
+    is_found("a_status_that_is_written_over_another_is_found", planted, "C2: ");
 }
 
 #[test]
 fn a_job_that_nothing_holds_is_found() {
-    is_found("a_job_that_nothing_holds_is_found", Planted { no_finalizer: true, ..Planted::default() });
+    let planted = Planted { no_finalizer: true, ..Planted::default() };
+    is_found("a_job_that_nothing_holds_is_found", planted, "without its finalizer");
 }
 
 #[test]
 fn a_delete_by_name_alone_is_found() {
-    is_found("a_delete_by_name_alone_is_found", Planted { deletes_by_name: true, ..Planted::default() });
+    let planted = Planted { deletes_by_name: true, ..Planted::default() };
+    is_found("a_delete_by_name_alone_is_found", planted, "C2: ");
 }
 
 #[test]
 fn a_replica_that_goes_on_after_it_led_is_found() {
     let planted = Planted { no_leader_gate: true, ..Planted::default() };
-    is_found("a_replica_that_goes_on_after_it_led_is_found", planted);
+    is_found("a_replica_that_goes_on_after_it_led_is_found", planted, " leads");
 }

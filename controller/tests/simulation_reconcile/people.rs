@@ -3,7 +3,7 @@
 use crate::api_server::Call;
 use crate::kubelet::{self, Signal};
 use crate::replicas::Replicas;
-use crate::scenario::{Act, Scenario};
+use crate::scenario::{Act, JOBS, Scenario};
 use crate::task_manager::fail_a_task;
 use crate::world::World;
 use serde_json::{Value, json};
@@ -62,11 +62,14 @@ async fn carry_out(world: &World, replicas: &Replicas, job: &str, act: &Act) {
             let object = json!({"metadata": {"name": format!("s{now}")}, "spec": {"job": job, "timeout": "60s"}});
             drop(world.ask(&call("POST", "savepoints", None, object)));
         }
-        Act::Restore(nonce) => {
-            if let Some(from) = any_savepoint(world, job) {
-                let change = json!({"spec": {"restore": {"from": from, "nonce": nonce}}});
-                drop(world.ask(&call("PATCH", "streamjobs", Some(job), change)));
-            }
+        Act::Restore(nonce) => restore(world, job, (job, *nonce)),
+        Act::RestoreForeign(nonce) => {
+            let other = JOBS.iter().find(|other| **other != job).copied().unwrap_or_default();
+            restore(world, other, (job, *nonce));
+        }
+        Act::EndNamespace => {
+            world.change(|state| state.api.terminating = Some(NAMESPACE.to_owned()));
+            tokio::spawn(end_namespace(world.clone()));
         }
         Act::DieDeleting(millis) => {
             world.lock().delete_held_for = Some(*millis);
@@ -116,6 +119,36 @@ async fn carry_out(world: &World, replicas: &Replicas, job: &str, act: &Act) {
                 world.lock().api.pod_quota = None;
             });
         }
+    }
+}
+
+/// A job is to start from a savepoint of a job, if that has one.
+fn restore(world: &World, of: &str, (job, nonce): (&str, u32)) {
+    if let Some(from) = any_savepoint(world, of) {
+        let change = json!({"spec": {"restore": {"from": from, "nonce": nonce}}});
+        drop(world.ask(&call("PATCH", "streamjobs", Some(job), change)));
+    }
+}
+
+/// The namespace's controller deletes what is in it, kind by kind and again and again, in no order that anybody may rely on.
+async fn end_namespace(world: World) {
+    loop {
+        let mut keys: Vec<_> = {
+            let state = world.lock();
+            let inside = state.api.objects().iter().filter(|(key, _)| key.1 == NAMESPACE);
+            let left = inside.filter(|(_, object)| object["metadata"]["deletionTimestamp"].is_null());
+            left.map(|(key, _)| key.clone()).collect()
+        };
+        world.lock().rng.shuffle(&mut keys);
+        for (resource, _, name) in keys {
+            world.pause(1..400).await;
+            drop(world.ask(&call("DELETE", &resource, Some(&name), json!({}))));
+        }
+        if world.lock().api.objects().keys().all(|key| key.1 != NAMESPACE) {
+            world.lock().check.coverage.namespaces_ended += 1;
+            return;
+        }
+        world.pause(1000..5000).await;
     }
 }
 

@@ -39,6 +39,10 @@ pub(crate) enum Act {
     Savepoint,
     /// People: its spec is to go back to a savepoint of its own, under this nonce.
     Restore(u32),
+    /// People: its spec is to start from a savepoint of the other job, under this nonce.
+    RestoreForeign(u32),
+    /// People: the namespace is deleted, with all that is in it.
+    EndNamespace,
     /// People: a pod is deleted, some of them in a hurry.
     DeletePod,
     /// A replica dies and starts again after so long.
@@ -103,6 +107,7 @@ impl Scenario {
         if rng.u32(..6) == 0 {
             at = at.max(to_and_fro(&mut rng, &mut acts));
         }
+        at = at.max(others(seed, &mut acts));
         let faults = if is_calm { 0 } else { rng.u64(0..8) };
         for _ in 0..faults {
             let act = fault(&mut rng, replicas);
@@ -112,6 +117,35 @@ impl Scenario {
         acts.sort_by_key(|(at, ..)| *at);
         Self { seed, replicas, api_failures, store_failures, lost_commands, acts }
     }
+}
+
+/// One world of four moves its storage, to and fro; one of four, where there are two jobs, starts one from what the other has
+/// written; one of twelve ends with its namespace. When the last of it is.
+fn others(seed: u64, acts: &mut Vec<(u64, &'static str, Act)>) -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x307e);
+    let mut at = acts.iter().map(|(at, ..)| *at).max().unwrap_or_default();
+    if rng.u32(..4) == 0 {
+        let mut moved = rng.u64(8000..40_000);
+        for number in 0..rng.usize(1..=3) {
+            let root = [crate::store::OTHER_ROOT, crate::store::ROOT][number % 2];
+            acts.push((moved, JOBS[0], Act::Edit(json!({"checkpointing": {"storage": root}}))));
+            moved += rng.u64(500..60_000);
+        }
+        at = at.max(moved);
+    }
+    let has_two = acts.iter().any(|(_, job, _)| *job == JOBS[1]);
+    if has_two && rng.u32(..4) == 0 {
+        let taken = rng.u64(15_000..50_000);
+        acts.push((taken, JOBS[1], Act::Savepoint));
+        let restored = taken + rng.u64(3000..30_000);
+        acts.push((restored, JOBS[0], Act::RestoreForeign(rng.u32(1_000_000..2_000_000))));
+        at = at.max(restored);
+    }
+    if rng.u32(..12) == 0 {
+        at += rng.u64(..20_000);
+        acts.push((at, JOBS[0], Act::EndNamespace));
+    }
+    at
 }
 
 /// In one of three worlds with an election the leader freezes while it is busy with what somebody has just done.

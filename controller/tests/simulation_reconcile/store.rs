@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// The root of checkpoint storage.
 pub(crate) const ROOT: &str = "s3://bucket/jobs";
+/// Another, to which jobs move.
+pub(crate) const OTHER_ROOT: &str = "s3://other/jobs";
 /// The root of savepoints.
 pub(crate) const SAVEPOINTS: &str = "s3://bucket/savepoints";
 
@@ -14,12 +16,15 @@ pub(crate) struct ObjectStore {
     objects: BTreeMap<String, Vec<u8>>,
 }
 
-fn absolute(key: &str) -> String {
-    if key.contains("://") { key.to_owned() } else { format!("{ROOT}/{key}") }
+/// A key as all see it, of one below a root.
+pub(crate) fn absolute(root: &str, key: &str) -> String {
+    if key.contains("://") { key.to_owned() } else { format!("{root}/{key}") }
 }
 
 impl ObjectStore {
-    pub(crate) fn apply(&mut self, operation: &StoreOperation) -> StoreReply {
+    /// Carries out an operation whose keys are below this root.
+    pub(crate) fn apply(&mut self, root: &str, operation: &StoreOperation) -> StoreReply {
+        let absolute = |key: &str| absolute(root, key);
         match operation {
             StoreOperation::PutIfAbsent { key, bytes } => {
                 let key = absolute(key);
@@ -29,16 +34,17 @@ impl ObjectStore {
                 self.objects.insert(key, bytes.clone());
                 StoreReply::Put
             }
-            StoreOperation::Get { key } => {
-                self.objects.get(&absolute(key)).map_or(StoreReply::Absent, |bytes| StoreReply::Object(bytes.clone()))
-            }
+            StoreOperation::Get { key } => self
+                .objects
+                .get(&absolute(key.as_str()))
+                .map_or(StoreReply::Absent, |bytes| StoreReply::Object(bytes.clone())),
             StoreOperation::List { prefix, start_after } => {
                 let is_relative = !prefix.contains("://");
                 let (prefix, after) = (absolute(prefix), start_after.as_deref().map(absolute));
                 let keys = self.objects.range(prefix.clone()..).map(|(key, _)| key);
                 let keys = keys.take_while(|key| key.starts_with(&prefix));
                 let keys = keys.filter(|key| after.as_ref().is_none_or(|after| *key > after));
-                let relative = |key: &String| match key.strip_prefix(ROOT) {
+                let relative = |key: &String| match key.strip_prefix(root) {
                     Some(rest) if is_relative => rest.trim_start_matches('/').to_owned(),
                     _ => key.clone(),
                 };
