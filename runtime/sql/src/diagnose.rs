@@ -5,9 +5,11 @@
 
 use crate::error::{SourceText, SqlError, SqlErrorKind, nearest};
 use crate::relational::Relational;
+use crate::uid::constraint;
 use datafusion_common::{Column, DataFusionError, SchemaError};
 use datafusion_sql::sqlparser::ast::{
-    Expr, GroupByExpr, Ident, Query, Select, SelectItem, SetExpr, Spanned, TableFactor, visit_expressions,
+    Expr, GroupByExpr, Ident, JoinConstraint, Query, Select, SelectItem, SetExpr, Spanned, TableFactor,
+    visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -152,13 +154,19 @@ fn expressions(select: &Select) -> Vec<&Expr> {
         GroupByExpr::Expressions(keys, _) => keys,
         GroupByExpr::All(_) => &[],
     };
-    items.chain(&select.selection).chain(keys).collect()
+    let joins = select.from.iter().flat_map(|from| &from.joins);
+    let conditions = joins.filter_map(|join| match constraint(&join.join_operator) {
+        Some(JoinConstraint::On(condition)) => Some(condition),
+        _ => None,
+    });
+    items.chain(&select.selection).chain(keys).chain(&select.having).chain(conditions).collect()
 }
 
 fn fails_alone(relational: &Relational<'_>, query: &Query, select: &Select, part: &Expr) -> bool {
     let mut alone = select.clone();
     alone.projection = vec![SelectItem::UnnamedExpr(part.clone())];
     alone.selection = None;
+    alone.having = None;
     alone.group_by = GroupByExpr::Expressions(Vec::new(), Vec::new());
     let mut query = query.clone();
     *query.body = SetExpr::Select(Box::new(alone));

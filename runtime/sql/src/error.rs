@@ -3,9 +3,9 @@
 //! Every error of this crate is an [`SqlError`]: it carries the place in the user's text, and its `Display` shows
 //! that line with a caret under the place. [`SourceText`] makes them; nothing else in the crate counts lines.
 
-use datafusion_sql::sqlparser::dialect::GenericDialect;
+use crate::dialect::DIALECT;
 use datafusion_sql::sqlparser::parser::ParserError;
-use datafusion_sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
+use datafusion_sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use sluice_protocol::failure::{Failure, Fault, Retry};
 use std::fmt;
 
@@ -125,9 +125,26 @@ impl SourceText<'_> {
     }
 
     fn keywords(self, keyword: &str) -> Vec<Location> {
-        let tokens = Tokenizer::new(&GenericDialect {}, self.0).tokenize_with_location().unwrap_or_default();
+        let tokens = self.tokens();
         let is_keyword = |token: &Token| matches!(token, Token::Word(word) if word.quote_style.is_none() && word.value.eq_ignore_ascii_case(keyword));
         tokens.into_iter().filter(|token| is_keyword(&token.token)).map(|token| token.span.start).collect()
+    }
+
+    /// The first place where these stand behind each other, in capitals or not.
+    pub(crate) fn place_of(self, wanted: &[&str]) -> Option<Location> {
+        let is_space = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
+        let tokens: Vec<TokenWithSpan> = self.tokens().into_iter().filter(|token| !is_space(token)).collect();
+        let is = |(token, wanted): (&TokenWithSpan, &&str)| token.token.to_string().eq_ignore_ascii_case(wanted);
+        tokens.windows(wanted.len()).find(|run| run.iter().zip(wanted).all(is))?.first().map(|first| first.span.start)
+    }
+
+    /// A mistake that has no place gets this one.
+    pub(crate) fn placed(self, error: SqlError, at: Location) -> SqlError {
+        if error.line == 0 { self.error(error.kind, at, error.message) } else { error }
+    }
+
+    fn tokens(self) -> Vec<TokenWithSpan> {
+        Tokenizer::new(&DIALECT, self.0).tokenize_with_location().unwrap_or_default()
     }
 
     /// The place after the last character.

@@ -5,13 +5,14 @@
 //! it, a query of WITH those before it, and both hide tables of the same name; so nothing can contain itself.
 
 use crate::catalog::Tables;
+use crate::dialect::DIALECT;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::parse::{CreateTable, CreateView};
+use crate::validate::clauses;
 use datafusion_sql::sqlparser::ast::{
-    Cte, Expr, Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, TableAlias, TableAliasColumnDef,
-    TableFactor, TableWithJoins, With,
+    Cte, Expr, Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Spanned, TableAlias,
+    TableAliasColumnDef, TableFactor, TableWithJoins, With,
 };
-use datafusion_sql::sqlparser::dialect::GenericDialect;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
@@ -93,9 +94,11 @@ impl<'a> Expander<'a> {
             return Err(self.text.unsupported("WITH RECURSIVE", at));
         }
         let mut names: Vec<String> = Vec::new();
-        for Cte { alias, mut query, from: _, materialized, closing_paren_token: _ } in with.cte_tables {
-            if materialized.is_some() {
-                return Err(self.text.unsupported("MATERIALIZED", alias.name.span.start));
+        for Cte { alias, mut query, from, materialized, closing_paren_token: _ } in with.cte_tables {
+            let others = [(materialized.is_some(), "MATERIALIZED"), (from.is_some(), "FROM behind a query of WITH")];
+            let others = others.into_iter().find_map(|(is_there, what)| is_there.then_some(what));
+            if let Some(what) = others.or_else(|| clauses::of_alias(&alias)) {
+                return Err(self.text.unsupported(what, alias.name.span.start));
             }
             if names.contains(&alias.name.value) {
                 let message = format!("WITH declares '{}' twice", alias.name.value);
@@ -132,8 +135,11 @@ impl<'a> Expander<'a> {
         match relation {
             TableFactor::Derived { subquery, .. } => self.query(subquery),
             TableFactor::NestedJoin { table_with_joins, .. } => self.table_with_joins(table_with_joins),
-            TableFactor::Table { name, alias, args: None, .. } => {
+            TableFactor::Table { name, alias, .. } => {
                 let Some(derived) = self.derived(name, alias.as_ref())? else { return Ok(()) };
+                if let Some(what) = clauses::of_relation(relation) {
+                    return Err(self.text.unsupported(what, relation.span().start));
+                }
                 *relation = derived;
                 Ok(())
             }
@@ -203,7 +209,6 @@ pub(crate) fn quoted(name: &Ident) -> Ident {
 
 /// Text of ours, whose places must not be taken for places in the user's.
 fn query_without_places(sql: &str) -> Result<Box<Query>, ParserError> {
-    let dialect = GenericDialect {};
-    let tokens: Vec<Token> = Tokenizer::new(&dialect, sql).tokenize()?;
-    Parser::new(&dialect).with_tokens(tokens).parse_query()
+    let tokens: Vec<Token> = Tokenizer::new(&DIALECT, sql).tokenize()?;
+    Parser::new(&DIALECT).with_tokens(tokens).parse_query()
 }

@@ -4,7 +4,7 @@
 //! No I/O, no clock, no randomness; connectors are asked through [`ConnectorCatalog`], which contacts nobody.
 //!
 //! The flow, by [`plan`]:
-//! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser. All that follows runs on a thread with a
+//! 1. `parse`: text → statements, by a front end for Flink's DDL around sqlparser with the `dialect` of ours. All that follows runs on a thread with a
 //!    large stack, since it calls itself for every term of a statement.
 //! 2. `catalog`: the declared tables; `settings`: what SET says; `functions`: what may be called. `expand` puts views,
 //!    WITH and computed columns in the place of their names, `declarations` checks them, and `event_time` has
@@ -12,7 +12,7 @@
 //! 3. `validate`: what does not run yet is refused by name and place, on the syntax tree.
 //! 4. `rewrite`: calls that DataFusion means otherwise. `relational`: a query → a typed logical plan; `flatten` is its node
 //!    for UNNEST, `rank` the one for ROW_NUMBER, `window` that for window table functions, `pushdown` moves conditions down.
-//!    `diagnose` turns DataFusion's complaints into ours.
+//!    `typing` checks the types that DataFusion would make fit; `diagnose` turns DataFusion's complaints into ours.
 //! 5. `uid`: ids of operators and how long their state lives, from the statement as written (design §9).
 //! 6. `translate`: the plans of all statements → chains of operators, with `calc` fusing filters and projections;
 //!    `operators` makes the engine's operators; `graph` puts the vertices together, `written` says expressions in SQL.
@@ -26,6 +26,7 @@ mod calc;
 mod catalog;
 mod declarations;
 mod diagnose;
+mod dialect;
 mod error;
 mod event_time;
 mod expand;
@@ -47,6 +48,7 @@ mod settings;
 mod tests;
 mod translate;
 mod types;
+mod typing;
 mod uid;
 mod validate;
 mod window;
@@ -238,9 +240,9 @@ fn plan_insert<'a>(
     if !insert.is_query {
         tables.resolve(text, &insert.table)?;
     }
-    validator.query(&insert.query)?;
+    validator.query(&insert.query).map_err(|error| text.placed(error, insert.query_at))?;
     let uids = Uids::new(validator, &insert.table.value, &insert.query, insert.settings.state_ttl)?;
-    let diagnose = |error| diagnose::diagnose(text, relational, &insert.query, &error);
+    let diagnose = |error| text.placed(diagnose::diagnose(text, relational, &insert.query, &error), insert.query_at);
     let plan = relational.plan(&insert.query).map_err(diagnose)?;
     let target = if insert.is_query { None } else { Some(statement.target(&plan)?) };
     let shaped = match &target {

@@ -5,18 +5,17 @@
 
 mod create_table;
 mod create_view;
+mod tokens;
 mod window;
 
+use crate::dialect::DIALECT;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::settings::Settings;
 use arrow::datatypes::DataType;
 use datafusion_sql::sqlparser::ast::{Expr, Ident, Query};
-use datafusion_sql::sqlparser::dialect::GenericDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
-
-static DIALECT: GenericDialect = GenericDialect {};
 
 /// The longest program, so that planning it does not exhaust the stack.
 const MOST_TOKENS: usize = 100_000;
@@ -155,6 +154,7 @@ pub(crate) fn parse(text: SourceText<'_>) -> Result<Script, SqlError> {
         let message = format!("a program of more than {MOST_TOKENS} words");
         return Err(text.unsupported(&message, token.span.start));
     }
+    tokens::check(text, &tokens)?;
     let tokens = window::rewrite(text, tokens)?;
     let parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens);
     let mut reader = Reader { text, parser };

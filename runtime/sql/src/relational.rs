@@ -11,6 +11,7 @@ use crate::pushdown::push_down;
 use crate::rank;
 use crate::rewrite::rewrite;
 use crate::types;
+use crate::typing;
 use crate::window::WindowPlanner;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::config::ConfigOptions;
@@ -29,8 +30,11 @@ use datafusion_optimizer::optimize_projections::OptimizeProjections;
 use datafusion_optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion_optimizer::{Analyzer, Optimizer, OptimizerContext, OptimizerRule};
 use datafusion_sql::planner::{ContextProvider, NullOrdering, ParserOptions, SqlToRel};
-use datafusion_sql::sqlparser::ast::{DataType as SqlType, Ident, Query, SelectItem, SetExpr, Statement};
+use datafusion_sql::sqlparser::ast::{
+    DataType as SqlType, Expr as SqlExpr, Ident, Query, SelectItem, SetExpr, Statement, VisitMut, VisitorMut,
+};
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Plans queries over the declared tables.
@@ -64,9 +68,10 @@ impl<'a> Relational<'a> {
     pub(crate) fn plan(&self, query: &Query) -> Result<LogicalPlan> {
         let planner = SqlToRel::new_with_options(self, parser_options());
         let mut query = query.clone();
-        name_repeated_items(&mut query);
+        let _: ControlFlow<()> = query.visit(&mut Names);
         rewrite(&mut query)?;
         let plan = planner.sql_statement_to_plan(Statement::Query(Box::new(query)))?;
+        typing::check(&plan)?;
         let plan =
             plan.transform_up(flatten::merge)?.data.transform_up(type_literals)?.data.transform_up(order_calls)?.data;
         let plan = Analyzer::new().execute_and_check(plan, &self.options, |_, _| {})?;
@@ -134,24 +139,48 @@ const fn parser_options() -> ParserOptions {
     }
 }
 
-/// Gives an unnamed item that repeats an earlier one a name of its own, as Flink does: columns go by position here,
-/// but DataFusion wants their names to differ.
-fn name_repeated_items(query: &mut Query) {
-    let select = match query.body.as_mut() {
+/// Gives the items of every SELECT that are no columns and have no name the one that they have in Flink: `EXPR$0`, `EXPR$1`, by
+/// their place. A column that stands there twice gets one too: columns go by position here, but DataFusion wants their names to
+/// differ.
+struct Names;
+
+impl VisitorMut for Names {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        name_items(&mut query.body);
+        ControlFlow::Continue(())
+    }
+}
+
+fn name_items(body: &mut SetExpr) {
+    let select = match body {
         SetExpr::Select(select) => select,
-        SetExpr::Query(query) => return name_repeated_items(query),
+        SetExpr::SetOperation { left, right, .. } => {
+            name_items(left);
+            return name_items(right);
+        }
         _ => return,
     };
     let mut seen = BTreeSet::new();
     for (position, item) in select.projection.iter_mut().enumerate() {
         if let SelectItem::UnnamedExpr(expression) = item
-            && !seen.insert(expression.to_string())
+            && (!has_name(expression) || !seen.insert(expression.to_string()))
         {
             *item = SelectItem::ExprWithAlias {
                 expr: expression.clone(),
                 alias: Ident::with_quote('`', format!("EXPR${position}")),
             };
         }
+    }
+}
+
+/// Whether it is a column.
+fn has_name(expression: &SqlExpr) -> bool {
+    match expression {
+        SqlExpr::Identifier(_) | SqlExpr::CompoundIdentifier(_) => true,
+        SqlExpr::Nested(inner) => has_name(inner),
+        _ => false,
     }
 }
 

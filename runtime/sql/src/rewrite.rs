@@ -8,9 +8,9 @@ use crate::functions::{ARRAY, ELEMENT};
 use datafusion_common::{Result, plan_err};
 use datafusion_sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion_sql::sqlparser::ast::{
-    AccessExpr, BinaryOperator, CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, Subscript, Value, ValueWithSpan,
-    visit_expressions, visit_expressions_mut,
+    AccessExpr, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, ExactNumberInfo, Expr,
+    Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident, ObjectName, ObjectNamePart,
+    Query, Subscript, Value, ValueWithSpan, visit_expressions, visit_expressions_mut,
 };
 use datafusion_sql::sqlparser::tokenizer::Span;
 use std::ops::ControlFlow;
@@ -114,10 +114,22 @@ fn replacement(expression: &Expr) -> Option<Expr> {
         }
         Expr::Function(function) => of_call(function),
         Expr::CompoundFieldAccess { .. } => element_access(expression),
+        Expr::Value(ValueWithSpan { value: Value::Number(number, _), span }) => double(number, *span),
         Expr::Interval(interval) => interval::plain(interval).map(Expr::Interval),
         Expr::Array(array) => Some(call(ARRAY, array.elem.clone())),
         _ => None,
     }
+}
+
+/// A number with an exponent, which is DOUBLE; without one it is DECIMAL.
+fn double(number: &str, span: Span) -> Option<Expr> {
+    number.contains(['e', 'E']).then(|| Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(number.to_owned()), span })),
+        data_type: DataType::Double(ExactNumberInfo::None),
+        array: false,
+        format: None,
+    })
 }
 
 /// The calls behind `a[1]`, `t.a[1]` and `a[1][2]`; `None` for any other access into a value.

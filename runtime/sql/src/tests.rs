@@ -4,7 +4,9 @@
 
 mod errors;
 mod functions;
+mod meanings;
 mod plans;
+mod refused;
 mod times;
 mod windows;
 

@@ -193,6 +193,26 @@ pub(crate) fn is_implicit(from: &DataType, to: &DataType) -> bool {
     }
 }
 
+/// Whether CAST goes from the one type to the other, as Flink's LogicalTypeCasts says.
+pub(crate) fn is_castable(from: &DataType, to: &DataType) -> bool {
+    let (is_number, is_text) = (from.is_numeric(), from.is_string());
+    let is_timestamp = matches!(from, DataType::Timestamp(..));
+    let is_time = matches!(from, DataType::Time32(_) | DataType::Time64(_));
+    if from == to || *from == DataType::Null || to.is_string() {
+        return true;
+    }
+    match to {
+        DataType::Boolean => is_text || from.is_integer(),
+        DataType::Date32 => is_text || is_timestamp,
+        DataType::Time32(_) | DataType::Time64(_) => is_text || is_time || is_timestamp,
+        DataType::Timestamp(..) => is_text || is_time || is_timestamp || *from == DataType::Date32,
+        DataType::Binary => is_text || matches!(from, DataType::LargeBinary | DataType::BinaryView),
+        DataType::List(to) => matches!(from, DataType::List(from) if is_castable(from.data_type(), to.data_type())),
+        to if to.is_numeric() => is_text || is_number || *from == DataType::Boolean,
+        _ => true,
+    }
+}
+
 /// Whether different values stay different through the implicit cast: what a key may go through.
 pub(crate) fn is_injective(from: &DataType, to: &DataType) -> bool {
     from == to

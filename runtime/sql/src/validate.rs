@@ -3,6 +3,7 @@
 //! Works on the syntax tree alone, before DataFusion plans it, since only here every clause still has its place. What
 //! passes is a chain: one table, or derived tables down to one, with projections, filters and aggregations.
 
+pub(crate) mod clauses;
 mod expression;
 
 use crate::catalog::Tables;
@@ -11,8 +12,7 @@ use crate::functions::{FunctionKind, Functions};
 use crate::window::{self, WindowCall};
 use datafusion_sql::sqlparser::ast::{
     Distinct, Expr, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, OrderByKind, Query, Select,
-    SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Value, ValueWithSpan,
-    WildcardAdditionalOptions, visit_expressions,
+    SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Value, ValueWithSpan, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -128,22 +128,11 @@ impl Validator<'_> {
         if let Some(qualify) = &select.qualify {
             return self.refuse("QUALIFY", self.text.keyword_before(qualify.span().start, "QUALIFY"));
         }
-        let others = [
-            (select.top.is_some(), "TOP"),
-            (select.into.is_some(), "SELECT INTO"),
-            (select.exclude.is_some(), "EXCLUDE"),
-            (select.prewhere.is_some(), "PREWHERE"),
-            (select.select_modifiers.is_some(), "a SELECT modifier"),
-            (select.value_table_mode.is_some(), "SELECT AS"),
-            (!select.lateral_views.is_empty(), "LATERAL VIEW"),
-            (!select.connect_by.is_empty(), "CONNECT BY"),
-            (!select.cluster_by.is_empty(), "CLUSTER BY"),
-            (!select.distribute_by.is_empty(), "DISTRIBUTE BY"),
-            (!select.sort_by.is_empty(), "SORT BY"),
-            (!select.named_window.is_empty(), "WINDOW"),
-            (select.flavor != SelectFlavor::Standard, "FROM before SELECT"),
-        ];
-        self.refuse_any(&others, start)
+        if select.projection.is_empty() {
+            let at = self.text.keyword_after(start, "FROM");
+            return self.invalid("SELECT needs a column before FROM: SELECT * FROM …", at);
+        }
+        self.refuse_some(clauses::of_select(select), start)
     }
 
     fn from(self, select: &Select) -> Result<(), SqlError> {
@@ -210,61 +199,25 @@ impl Validator<'_> {
 
     fn relation(self, relation: &TableFactor) -> Result<(), SqlError> {
         let at = relation.span().start;
+        self.refuse_some(clauses::of_relation(relation), at)?;
         match relation {
-            TableFactor::Table {
-                name,
-                alias: _,
-                args,
-                with_hints,
-                version,
-                with_ordinality,
-                partitions,
-                json_path,
-                sample,
-                index_hints,
-            } => {
-                let others = [
-                    (args.is_some(), "a table function"),
-                    (version.is_some(), "FOR SYSTEM_TIME AS OF"),
-                    (sample.is_some(), "TABLESAMPLE"),
-                    (!with_hints.is_empty() || !index_hints.is_empty(), "a table hint"),
-                    (*with_ordinality, "WITH ORDINALITY"),
-                    (!partitions.is_empty(), "PARTITION"),
-                    (json_path.is_some(), "a path into a table"),
-                ];
-                self.refuse_any(&others, at)?;
-                match name.0.as_slice() {
-                    [part] if part.as_ident().is_some() => {
-                        part.as_ident().map_or(Ok(()), |ident| self.tables.resolve(self.text, ident).map(|_| ()))
-                    }
-                    _ => self.refuse("a table name with a catalog or database", at),
+            TableFactor::Table { name, .. } => match name.0.as_slice() {
+                [part] if part.as_ident().is_some() => {
+                    part.as_ident().map_or(Ok(()), |ident| self.tables.resolve(self.text, ident).map(|_| ()))
                 }
-            }
-            TableFactor::Derived { lateral: false, subquery, alias: _, sample: None } => {
-                match window::of_query(subquery) {
-                    Some(call) => self.window(subquery, call),
-                    None => self.query(subquery),
-                }
-            }
-            TableFactor::Derived { .. } => self.refuse("LATERAL", at),
-            TableFactor::TableFunction { .. } | TableFactor::Function { .. } => self.refuse("a table function", at),
-            TableFactor::UNNEST {
-                alias: _,
-                array_exprs,
-                with_offset: false,
-                with_offset_alias: None,
-                with_ordinality: _,
-            } => match array_exprs.as_slice() {
-                [array] => self.scalar(array, "UNNEST"),
-                _ => self.refuse("UNNEST of several arrays", at),
+                _ => self.refuse("a table name with a catalog or database", at),
             },
-            TableFactor::UNNEST { .. } => self.refuse("WITH OFFSET", at),
-            TableFactor::NestedJoin { table_with_joins, alias: None } => {
+            TableFactor::Derived { subquery, .. } => match window::of_query(subquery) {
+                Some(call) => self.window(subquery, call),
+                None => self.query(subquery),
+            },
+            TableFactor::UNNEST { array_exprs, .. } => {
+                array_exprs.iter().try_for_each(|array| self.scalar(array, "UNNEST"))
+            }
+            TableFactor::NestedJoin { table_with_joins, .. } => {
                 self.relation(&table_with_joins.relation)?;
                 table_with_joins.joins.iter().try_for_each(|join| self.joined(join))
             }
-            TableFactor::NestedJoin { .. } => self.refuse("a JOIN in brackets with a name", at),
-            TableFactor::MatchRecognize { .. } => self.refuse("MATCH_RECOGNIZE", at),
             _ => self.refuse("this kind of table", at),
         }
     }
@@ -279,23 +232,15 @@ impl Validator<'_> {
 
     fn item(self, item: &SelectItem) -> Result<(), SqlError> {
         match item {
-            SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } => {
-                self.selected(expression)
+            SelectItem::UnnamedExpr(expression) => self.selected(expression),
+            SelectItem::ExprWithAlias { expr, alias } => {
+                self.refuse_some(clauses::of_name(alias), expr.span().start)?;
+                self.selected(expr)
             }
-            SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) => {
-                let WildcardAdditionalOptions {
-                    wildcard_token: _,
-                    opt_ilike: None,
-                    opt_exclude: None,
-                    opt_except: None,
-                    opt_replace: None,
-                    opt_rename: None,
-                    opt_alias: None,
-                } = options
-                else {
-                    return self.refuse("a changed wildcard", item.span().start);
-                };
-                Ok(())
+            SelectItem::Wildcard(options) => self.refuse_some(clauses::of_wildcard(options), item.span().start),
+            SelectItem::QualifiedWildcard(kind, options) => {
+                let refused = clauses::of_wildcard_of(kind).or_else(|| clauses::of_wildcard(options));
+                self.refuse_some(refused, item.span().start)
             }
             SelectItem::ExprWithAliases { .. } => self.refuse("several aliases", item.span().start),
         }
@@ -338,10 +283,11 @@ impl Validator<'_> {
     }
 
     fn refuse_any(self, clauses: &[(bool, &str)], at: Location) -> Result<(), SqlError> {
-        match clauses.iter().find(|(is_there, _)| *is_there) {
-            Some((_, what)) => self.refuse(what, at),
-            None => Ok(()),
-        }
+        self.refuse_some(clauses::first(clauses), at)
+    }
+
+    fn refuse_some(self, what: Option<&str>, at: Location) -> Result<(), SqlError> {
+        what.map_or(Ok(()), |what| self.refuse(what, at))
     }
 
     fn invalid<T>(self, message: impl Into<String>, at: Location) -> Result<T, SqlError> {

@@ -5,10 +5,11 @@
 //! NULL AS window_end, NULL AS window_time FROM t)`, which [`crate::window`] knows again. Tokens of the user's keep their
 //! places; the others stand where the function's name does.
 
+use super::tokens::hint_of;
 use crate::error::{SourceText, SqlError, SqlErrorKind};
 use crate::window::MARKER;
 use datafusion_sql::sqlparser::keywords::Keyword;
-use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Whitespace, Word};
+use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Word};
 
 /// The functions, with the names of their parameters in order, and how many of these must be given.
 const FUNCTIONS: [(&str, &[&str], usize); 4] = [
@@ -21,8 +22,7 @@ const FUNCTIONS: [(&str, &[&str], usize); 4] = [
 /// Puts a derived table in the place of each.
 pub(super) fn rewrite(text: SourceText<'_>, tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>, SqlError> {
     // Hints are comments to the tokenizer.
-    let is_hint = |space: &Whitespace| matches!(space, Whitespace::MultiLineComment(text) if text.starts_with('+'));
-    let is_space = |token: &TokenWithSpan| matches!(&token.token, Token::Whitespace(space) if !is_hint(space));
+    let is_space = |token: &TokenWithSpan| matches!(&token.token, Token::Whitespace(space) if hint_of(space).is_none());
     let is_there = |token: &TokenWithSpan| word(token).is_some_and(|word| function(&word).is_some() || word == "TABLE");
     if !tokens.iter().any(is_there) {
         return Ok(tokens);
@@ -36,7 +36,7 @@ fn function(name: &str) -> Option<(&'static str, &'static [&'static str], usize)
 }
 
 /// An unquoted word in capitals.
-fn word(token: &TokenWithSpan) -> Option<String> {
+pub(super) fn word(token: &TokenWithSpan) -> Option<String> {
     match &token.token {
         Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_uppercase()),
         _ => None,

@@ -1,24 +1,32 @@
 //! Intervals of several units, as `INTERVAL '1 02:03:04.5' DAY TO SECOND`, in the one form that DataFusion reads:
 //! `INTERVAL '1 DAY 2 HOUR …'`. Precisions say only how many digits a text may have, and go.
 
-use datafusion_sql::sqlparser::ast::{DateTimeField, Expr, Interval, Value, ValueWithSpan};
+use super::constant;
+use datafusion_sql::sqlparser::ast::{DateTimeField, Expr, Interval, Spanned, Value, ValueWithSpan};
 
 /// The units that may stand together, the longest first.
 const CALENDAR: &[DateTimeField] = &[DateTimeField::Year, DateTimeField::Month];
 const CLOCK: &[DateTimeField] =
     &[DateTimeField::Day, DateTimeField::Hour, DateTimeField::Minute, DateTimeField::Second];
 
-/// The interval in that form; `None` when its text does not fit its units.
+/// The interval in that form; `None` when it has no unit, or when its text does not fit its units.
 pub(crate) fn plain(interval: &Interval) -> Option<Interval> {
-    let Interval { value, leading_field, last_field, .. } = interval;
+    let Interval { value, leading_field, leading_precision: _, last_field, fractional_seconds_precision: _ } = interval;
     let bare = Interval { leading_precision: None, fractional_seconds_precision: None, ..interval.clone() };
-    let (Some(first), Some(last)) = (leading_field, last_field) else { return Some(bare) };
-    let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), span }) = value.as_ref() else {
-        return None;
-    };
+    let first = leading_field.as_ref()?;
+    let text = constant(value)?;
+    let Some(last) = last_field else { return is_number(text).then_some(bare) };
     let written = Value::SingleQuotedString(in_words(text, first, last)?);
-    let value = Box::new(Expr::Value(ValueWithSpan { value: written, span: *span }));
+    let value = Box::new(Expr::Value(ValueWithSpan { value: written, span: value.span() }));
     Some(Interval { value, leading_field: None, last_field: None, ..bare })
+}
+
+/// `1`, `-1` or `0.5`.
+fn is_number(text: &str) -> bool {
+    let text = text.trim();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    [whole, fraction].iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Each number with its unit behind it.

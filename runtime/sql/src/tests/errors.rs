@@ -4,7 +4,7 @@ use super::{TABLES, mistake, plan_text};
 use crate::{SqlError, SqlErrorKind};
 
 /// Checks kind, message and place of the mistake in a statement; with `TABLES` before it.
-fn check(kind: SqlErrorKind, marked: &str, message: &str) {
+pub(super) fn check(kind: SqlErrorKind, marked: &str, message: &str) {
     check_text(kind, &format!("{TABLES}{marked}"), message);
 }
 

@@ -8,6 +8,7 @@ use crate::calc::{self, Calc, Output, Value};
 use crate::error::SqlError;
 use crate::graph::Chain;
 use crate::uid::{Stateful, StatefulKind};
+use crate::written;
 use arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion_expr::Expr;
 use datafusion_expr::logical_plan::Aggregate;
@@ -15,7 +16,7 @@ use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFacto
 use sluice_engine::operator::OperatorFactory;
 use sluice_protocol::TimeSpan;
 use sluice_protocol::graph::{OperatorInfo, OperatorKind, Partitioning};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The columns that cross the exchange, each once, with the name people know it by; of different columns of one name,
@@ -24,6 +25,22 @@ use std::sync::Arc;
 pub(super) struct Inputs {
     pub(super) outputs: Vec<Output>,
     pub(super) texts: Vec<String>,
+    pub(super) readable: Readable,
+}
+
+/// How people read a name that columns of state have: keys and calls as SQL.
+#[derive(Default)]
+pub(super) struct Readable(BTreeMap<String, String>);
+
+impl Readable {
+    pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.0.get(name).map_or(name, String::as_str)
+    }
+
+    /// Of these names, in a row.
+    pub(super) fn list<'a>(&'a self, names: impl IntoIterator<Item = &'a String>) -> String {
+        names.into_iter().map(|name| self.of(name)).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Inputs {
@@ -62,12 +79,10 @@ impl Translator<'_> {
         for key in &node.group_expr {
             keys.push(self.input(&mut inputs, &stream, key)?);
         }
-        let mut calls = Vec::new();
-        for call in &node.aggr_expr {
-            calls.push(self.call(&mut inputs, &stream, call)?);
-        }
+        let calls = self.calls(&mut inputs, &stream, &node.aggr_expr)?;
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
-        let description = describe(&key_names, &calls);
+        let description = describe(&key_names, &calls, &inputs.readable);
+        let name = format!("GroupAggregate[{}]", inputs.readable.list(&key_names));
         // With a TTL a group that is touched is told again.
         let changes = stream.updates.is_some() || !calls.is_empty() || stateful.ttl[0].is_some();
         let stream = self.only(stream, inputs.outputs)?;
@@ -80,7 +95,6 @@ impl Translator<'_> {
             changelog: stream.updates.is_some(),
             ttl: stateful.ttl[0].map(TimeSpan::from),
         };
-        let name = format!("GroupAggregate[{}]", key_names.join(", "));
         let chain = self.grouped(stream.chain, spec, stateful, &name, description.clone())?;
         let updates = Updates { node: description, keys: Some(key_names), are_filtered: false, in_pairs: true };
         self.aggregated(chain, node, Some(updates).filter(|_| changes))
@@ -179,17 +193,38 @@ impl Translator<'_> {
     pub(super) fn input(&self, inputs: &mut Inputs, stream: &Stream, expression: &Expr) -> Result<usize, SqlError> {
         let compiled = calc::compile(expression, "", &stream.schema, &stream.calc);
         let output = compiled.map_err(|error| self.statement.planning(&error))?;
-        let text = match &output.value {
-            Value::Column(index) => stream.schema.field(*index).name().clone(),
-            Value::Computed(expression) => calc::column_name(expression),
+        let (text, readable) = match &output.value {
+            Value::Column(index) => (stream.schema.field(*index).name().clone(), None),
+            Value::Computed(expression) => (calc::column_name(expression), Some(written::sql(expression))),
         };
         let field = Arc::new(output.field.as_ref().clone().with_name(&text));
-        let output = Output { field, ..output };
-        Ok(inputs.add(output))
+        let position = inputs.add(Output { field, ..output });
+        if let Some(readable) = readable {
+            inputs.readable.0.insert(inputs.texts[position].clone(), readable);
+        }
+        Ok(position)
+    }
+
+    /// The calls of an aggregation. Of calls that mean the same, as `COUNT(*)` and `COUNT(1)` do, the second ends in `#2`.
+    pub(super) fn calls(
+        &self,
+        inputs: &mut Inputs,
+        stream: &Stream,
+        expressions: &[Expr],
+    ) -> Result<Vec<AggregateCall>, SqlError> {
+        let mut calls: Vec<AggregateCall> = Vec::new();
+        for expression in expressions {
+            let call = self.call(inputs, stream, expression)?;
+            let name = unique_name(&call.name, |name| calls.iter().all(|other| other.name != name));
+            let readable = inputs.readable.of(&call.name).to_owned();
+            inputs.readable.0.insert(name.clone(), readable);
+            calls.push(AggregateCall { name, ..call });
+        }
+        Ok(calls)
     }
 
     /// A call by its text without aliases, so that the state's columns do not depend on them.
-    pub(super) fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
+    fn call(&self, inputs: &mut Inputs, stream: &Stream, call: &Expr) -> Result<AggregateCall, SqlError> {
         let Expr::AggregateFunction(function) = call.clone().unalias() else {
             return Err(self.statement.internal(&format!("not an aggregate call: {call}")));
         };
@@ -216,10 +251,15 @@ impl Translator<'_> {
         let argument = if counts_rows { None } else { Some(self.input(inputs, stream, argument)?) };
         let filter = parameters.filter.as_ref();
         let filter = filter.map(|filter| self.input(inputs, stream, filter)).transpose()?;
-        let argument_text = argument.map_or("*", |argument| inputs.texts[argument].as_str());
-        let distinct_text = if distinct { "DISTINCT " } else { "" };
-        let filter_text = filter.map_or_else(String::new, |filter| format!(" FILTER (WHERE {})", inputs.texts[filter]));
-        let name = format!("{word}({distinct_text}{argument_text}){filter_text}");
+        let said = |text: &dyn Fn(usize) -> String| {
+            let distinct = if distinct { "DISTINCT " } else { "" };
+            let argument = argument.map_or_else(|| "*".to_owned(), text);
+            let filter = filter.map_or_else(String::new, |filter| format!(" FILTER (WHERE {})", text(filter)));
+            format!("{word}({distinct}{argument}){filter}")
+        };
+        let name = said(&|input| inputs.texts[input].clone());
+        let readable = said(&|input| inputs.readable.of(&inputs.texts[input]).to_owned());
+        inputs.readable.0.insert(name.clone(), readable);
         Ok(AggregateCall { kind, argument, distinct, filter, name })
     }
 
@@ -259,8 +299,13 @@ fn unique_name(name: &str, is_free: impl Fn(&str) -> bool) -> String {
 }
 
 /// `GroupAggregate(groupBy=[a], select=[a, COUNT(*)])`, as Flink's EXPLAIN says it.
-fn describe(keys: &[String], calls: &[AggregateCall]) -> String {
-    let select: Vec<&str> = keys.iter().chain(calls.iter().map(|call| &call.name)).map(String::as_str).collect();
-    let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", keys.join(", ")) };
-    format!("GroupAggregate({group_by}select=[{}])", select.join(", "))
+fn describe(keys: &[String], calls: &[AggregateCall], readable: &Readable) -> String {
+    format!("GroupAggregate({})", described(keys, calls, readable))
+}
+
+/// `groupBy=[a], select=[a, COUNT(*)]`.
+pub(super) fn described(keys: &[String], calls: &[AggregateCall], readable: &Readable) -> String {
+    let select = readable.list(keys.iter().chain(calls.iter().map(|call| &call.name)));
+    let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", readable.list(keys)) };
+    format!("{group_by}select=[{select}]")
 }

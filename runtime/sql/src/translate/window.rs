@@ -4,7 +4,7 @@
 //! the time of the row, and the aggregation puts it into its slice. Everywhere else it makes a row per window, whose columns
 //! say the window, and an aggregation goes by them.
 
-use super::aggregate::Inputs;
+use super::aggregate::{Inputs, Readable, described};
 use super::late_rows::Lateness;
 use super::time::{TimeAttribute, Times};
 use super::{Lineage, Stream, Translator, Updates};
@@ -278,13 +278,11 @@ impl Translator<'_> {
     ) -> Result<Stream, SqlError> {
         let stateful = self.next_stateful(StatefulKind::Aggregate)?;
         self.check_windows(&stream, windows)?;
-        let (mut inputs, mut keys, mut calls) = (Inputs::default(), Vec::new(), Vec::new());
+        let (mut inputs, mut keys) = (Inputs::default(), Vec::new());
         for (_, key) in node.group_expr.iter().enumerate().filter(|(index, _)| !windows.is_window(*index)) {
             keys.push(self.input(&mut inputs, &stream, key)?);
         }
-        for call in &node.aggr_expr {
-            calls.push(self.call(&mut inputs, &stream, call)?);
-        }
+        let calls = self.calls(&mut inputs, &stream, &node.aggr_expr)?;
         let key_names: Vec<String> = keys.iter().map(|key| inputs.texts[*key].clone()).collect();
         let start = self.input(&mut inputs, &stream, &node.group_expr[windows.start])?;
         let (made, time) = match &windows.columns.slices {
@@ -300,13 +298,15 @@ impl Translator<'_> {
         }
         let at = DataType::Timestamp(TimeUnit::Millisecond, None);
         let window_time = windows.time.map_or(at, |index| node.schema.field(index).data_type().clone());
-        let description = describe(&made, &key_names, &calls);
+        let readable = std::mem::take(&mut inputs.readable);
+        let description = describe(&made, &key_names, &calls, &readable);
         let stream = self.only(stream, inputs.outputs)?;
         let (input, call_count) = (Arc::clone(stream.chain.schema()), calls.len());
         let names = key_names.clone();
         let grouping = (Arc::clone(&input), keys.clone(), key_names, calls);
         if grouping.3.iter().any(|call| call.distinct) {
             let made = (made, time, window_time);
+            let grouping = (grouping, &readable);
             let (chain, _) = self.distinct_by_window(stream, grouping, made, (&stateful.uid, start, &late))?;
             return self.window_output(chain, node, windows, (names.len(), call_count), None);
         }
@@ -315,7 +315,7 @@ impl Translator<'_> {
         let updates = late.allowed.map(|_| updates_of(node, &description));
         let is_global = keys.is_empty();
         let info = OperatorInfo { uid: stateful.uid.clone(), kind: OperatorKind::Keyed, description };
-        let name = format!("WindowAggregate[{}]", names.join(", "));
+        let name = format!("WindowAggregate[{}]", readable.list(&names));
         let mut chain = self.keyed(stream.chain, (keys, input), info, &name, factory)?;
         if late.to.is_some() {
             chain = self.send_late_rows(chain, &results, (&stateful.uid, start), is_global)?;
@@ -425,8 +425,6 @@ pub(super) fn operator(
 }
 
 /// `WindowAggregate(window=[TUMBLE(10000 ms)], groupBy=[a], select=[a, COUNT(*)])`.
-pub(super) fn describe(windows: &Windows, keys: &[String], calls: &[AggregateCall]) -> String {
-    let select: Vec<&str> = keys.iter().chain(calls.iter().map(|call| &call.name)).map(String::as_str).collect();
-    let group_by = if keys.is_empty() { String::new() } else { format!("groupBy=[{}], ", keys.join(", ")) };
-    format!("WindowAggregate(window=[{windows}], {group_by}select=[{}])", select.join(", "))
+pub(super) fn describe(windows: &Windows, keys: &[String], calls: &[AggregateCall], readable: &Readable) -> String {
+    format!("WindowAggregate(window=[{windows}], {})", described(keys, calls, readable))
 }

@@ -4,6 +4,7 @@
 //! each value that occurs in it. The second goes by the keys, and by the window that those rows say; in it each value is
 //! there once. What is not distinct the first one aggregates in part, and the second puts the parts together.
 
+use super::aggregate::Readable;
 use super::late_rows::Lateness;
 use super::window::{Grouping, operator};
 use super::{Stream, Translator};
@@ -31,7 +32,7 @@ impl Translator<'_> {
     pub(super) fn distinct_by_window(
         &mut self,
         stream: Stream,
-        (input, keys, key_names, calls): Grouping,
+        ((input, keys, key_names, calls), readable): (Grouping, &Readable),
         (windows, time, window_time): (Windows, RowTime, DataType),
         (uid, at, late): (&OperatorUid, usize, &Lateness),
     ) -> Result<(Chain, SchemaRef), SqlError> {
@@ -39,13 +40,13 @@ impl Translator<'_> {
         let split = self.split(&keys, &calls)?;
         let name_of = |key: &usize| input.field(*key).name().clone();
         let names: Vec<String> = split.keys.iter().map(name_of).collect();
-        let description = super::window::describe(&windows, &names, &split.parts);
+        let description = super::window::describe(&windows, &names, &split.parts, readable);
         let grouping = (Arc::clone(&input), split.keys.clone(), names.clone(), split.parts);
         let first = operator(windows, grouping, (time, window_time.clone()), late);
         let (factory, results) = first.map_err(|error| self.statement.invalid(&error.to_string()))?;
         let first_uid = OperatorUid(format!("{uid}.distinct"));
         let info = OperatorInfo { uid: first_uid, kind: OperatorKind::Keyed, description };
-        let name = format!("WindowAggregate[{}]", names.join(", "));
+        let name = format!("WindowAggregate[{}]", readable.list(&names));
         let mut chain = self.keyed(stream.chain, (split.keys, input), info, &name, factory)?;
         if late.to.is_some() {
             chain = self.send_late_rows(chain, &results, (uid, at), false)?;
@@ -54,8 +55,8 @@ impl Translator<'_> {
         let (input, end) = (Arc::clone(chain.schema()), results.fields().len() - 2);
         let windows = Windows::Aligned(WindowKind::Attached { start: end - 1, end });
         let keys: Vec<usize> = (0..keys.len()).collect();
-        let description = super::window::describe(&windows, &key_names, &split.calls);
-        let name = format!("WindowAggregate[{}]", key_names.join(", "));
+        let description = super::window::describe(&windows, &key_names, &split.calls, readable);
+        let name = format!("WindowAggregate[{}]", readable.list(&key_names));
         let grouping = (Arc::clone(&input), keys.clone(), key_names, split.calls);
         let second = operator(windows, grouping, (RowTime::Column(end - 1), window_time), &Lateness::default());
         let (factory, results) = second.map_err(|error| self.statement.invalid(&error.to_string()))?;

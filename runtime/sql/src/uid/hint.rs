@@ -1,10 +1,10 @@
 //! Hints after SELECT: `/*+ UID('name'), STATE_TTL('t' = '1 d') */`.
 
 use super::names::relation_name;
+use crate::dialect::DIALECT;
 use crate::error::{SourceText, SqlError, SqlErrorKind, nearest};
 use crate::settings::duration;
-use datafusion_sql::sqlparser::ast::{Select, TableFactor, TableWithJoins};
-use datafusion_sql::sqlparser::dialect::GenericDialect;
+use datafusion_sql::sqlparser::ast::{OptimizerHint, OptimizerHintStyle, Select, TableFactor, TableWithJoins};
 use datafusion_sql::sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
 use std::time::Duration;
 
@@ -25,8 +25,12 @@ impl Hints {
     /// Reads them.
     pub(super) fn read(text: SourceText<'_>, select: &Select) -> Result<Self, SqlError> {
         let mut hints = Self { at: select.select_token.0.span.start, uid: None, ttls: Vec::new() };
-        for hint in &select.optimizer_hints {
-            let tokens = Tokenizer::new(&GenericDialect {}, &hint.text).tokenize();
+        for OptimizerHint { prefix, text: text_of_hint, style } in &select.optimizer_hints {
+            // `/*abc+ … */` and `--+ …` are comments in Flink.
+            if !prefix.is_empty() || *style != OptimizerHintStyle::MultiLine {
+                continue;
+            }
+            let tokens = Tokenizer::new(&DIALECT, text_of_hint).tokenize();
             let tokens = tokens.map_err(|error| text.error(SqlErrorKind::Hint, hints.at, error.message))?;
             let spaces = |token: &Token| {
                 !matches!(token, Token::Whitespace(Whitespace::Space | Whitespace::Newline | Whitespace::Tab))

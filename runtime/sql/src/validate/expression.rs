@@ -1,12 +1,13 @@
 //! Which expressions are supported: an allow list, so that nothing runs whose meaning was not considered.
 
-use super::Validator;
+use super::{Validator, clauses};
 use crate::error::{SqlError, SqlErrorKind};
 use crate::functions::{FunctionKind, FunctionRefusal};
 use crate::rewrite;
 use datafusion_sql::sqlparser::ast::{
-    Array, BinaryOperator, CastKind, CeilFloorKind, DuplicateTreatment, Expr, Function, FunctionArguments, Spanned,
-    UnaryOperator, ValueWithSpan, WindowType, visit_expressions,
+    Array, BinaryOperator, CastKind, CeilFloorKind, DataType, DuplicateTreatment, Expr, ExtractSyntax, Function,
+    FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Interval, OrderByExpr, Spanned,
+    TimezoneInfo, TypedString, UnaryOperator, Value, ValueWithSpan, WindowType, visit_expressions,
 };
 use datafusion_sql::sqlparser::tokenizer::Location;
 use std::ops::ControlFlow;
@@ -45,27 +46,22 @@ impl Validator<'_> {
             }
             None => return self.invalid("ROW_NUMBER needs OVER (PARTITION BY … ORDER BY …)", at),
         };
+        let FunctionArgumentList { duplicate_treatment, args, clauses: inner } = self.arguments(function)?;
+        let has_arguments = duplicate_treatment.is_some() || !args.is_empty() || !inner.is_empty();
         let over = self.text.keyword_after(at, "OVER");
-        let has_arguments = !matches!(&function.args, FunctionArguments::List(list) if list.args.is_empty());
-        let others = [
-            (window.window_name.is_some(), "a named window"),
-            (window.window_frame.is_some(), "a frame (ROWS or RANGE) of ROW_NUMBER"),
-            (function.filter.is_some(), "FILTER of ROW_NUMBER"),
-            (function.null_treatment.is_some(), "IGNORE NULLS"),
-            (!function.within_group.is_empty(), "WITHIN GROUP"),
-        ];
-        self.refuse_any(&others, over)?;
+        self.refuse_some(clauses::of_window(window), over)?;
+        self.refuse_any(&[(function.filter.is_some(), "FILTER of ROW_NUMBER")], over)?;
         if has_arguments {
             return self.invalid("ROW_NUMBER takes no arguments", at);
         }
         if window.order_by.is_empty() {
             return self.invalid("ROW_NUMBER needs an order: OVER (PARTITION BY … ORDER BY …)", over);
         }
-        if let Some(fill) = window.order_by.iter().find(|by| by.with_fill.is_some()) {
-            return self.refuse("WITH FILL", fill.expr.span().start);
-        }
         window.partition_by.iter().try_for_each(|key| self.expression(key))?;
-        window.order_by.iter().try_for_each(|by| self.expression(&by.expr))
+        window.order_by.iter().try_for_each(|OrderByExpr { expr, options: _, with_fill }| {
+            self.refuse_any(&[(with_fill.is_some(), "WITH FILL")], expr.span().start)?;
+            self.expression(expr)
+        })
     }
 
     /// An expression of one row: without aggregate calls.
@@ -95,7 +91,7 @@ impl Validator<'_> {
         }
     }
 
-    /// One node, without what is below it.
+    /// One node, without what is below it. All that it may have is named, so that nothing goes by unseen.
     fn node(self, node: &Expr, whole: Location) -> Result<(), SqlError> {
         let at = if node.span().start.line == 0 { whole } else { node.span().start };
         match node {
@@ -106,40 +102,46 @@ impl Validator<'_> {
             | Expr::IsNotTrue(_)
             | Expr::IsFalse(_)
             | Expr::IsNotFalse(_)
+            | Expr::IsUnknown(_)
+            | Expr::IsNotUnknown(_)
             | Expr::IsDistinctFrom(..)
             | Expr::IsNotDistinctFrom(..)
-            | Expr::InList { .. }
-            | Expr::Between { .. }
+            | Expr::InList { expr: _, list: _, negated: _ }
+            | Expr::Between { expr: _, negated: _, low: _, high: _ }
             | Expr::Nested(_)
-            | Expr::Value(_)
-            | Expr::TypedString(_)
-            | Expr::Case { .. }
-            | Expr::Position { .. }
-            | Expr::Substring { .. }
-            | Expr::Trim { .. }
+            | Expr::Case { case_token: _, end_token: _, operand: _, conditions: _, else_result: _ }
+            | Expr::Position { expr: _, r#in: _ }
+            | Expr::Substring { expr: _, substring_from: _, substring_for: _, special: _, shorthand: _ }
+            | Expr::Trim { trim_where: _, trim_what: _, expr: _, trim_characters: None }
             | Expr::Function(_)
-            | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, .. }
-            | Expr::Like { any: false, escape_char: None, .. }
-            | Expr::Cast { kind: CastKind::Cast | CastKind::TryCast, format: None, .. }
-            | Expr::Extract { .. }
-            | Expr::Overlay { .. }
-            | Expr::Ceil { field: CeilFloorKind::DateTimeField(_), .. }
-            | Expr::Floor { field: CeilFloorKind::DateTimeField(_), .. } => Ok(()),
-            Expr::IsUnknown(_) | Expr::IsNotUnknown(_) => Ok(()),
-            Expr::Interval(interval) if rewrite::interval::plain(interval).is_some() => Ok(()),
-            Expr::Interval(_) => self.invalid(
-                format!("{node} is no interval: its text does not fit its units, as '1 02:03' DAY TO MINUTE does"),
-                at,
-            ),
+            | Expr::UnaryOp { op: UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not, expr: _ }
+            | Expr::Like { negated: _, any: false, expr: _, pattern: _, escape_char: None }
+            | Expr::Cast {
+                kind: CastKind::Cast | CastKind::TryCast,
+                expr: _,
+                data_type: _,
+                array: false,
+                format: None,
+            }
+            | Expr::Extract { field: _, syntax: ExtractSyntax::From, expr: _ }
+            | Expr::Overlay { expr: _, overlay_what: _, overlay_from: _, overlay_for: _ }
+            | Expr::Ceil { field: CeilFloorKind::DateTimeField(_), expr: _ }
+            | Expr::Floor { field: CeilFloorKind::DateTimeField(_), expr: _ } => Ok(()),
+            Expr::Value(literal) => self.literal(literal, at),
+            Expr::TypedString(literal) => self.typed_literal(literal, at),
+            Expr::Interval(interval) => self.interval(interval, at),
             Expr::Array(Array { named: true, elem }) if elem.is_empty() => {
+                let at = self.text.place_of(&["ARRAY", "[", "]"]).unwrap_or(at);
                 self.invalid("ARRAY[] has no type: give it an element", at)
             }
+            Expr::Array(Array { named: true, elem: _ }) => Ok(()),
             Expr::CompoundIdentifier(parts) if parts.len() == 2 => Ok(()),
             Expr::CompoundFieldAccess { .. } if rewrite::element_access(node).is_some() => Ok(()),
             Expr::CompoundIdentifier(_) => self.refuse("a column name with more than a table before it", at),
-            Expr::BinaryOp { op, .. } => self.operator(op, at),
-            Expr::Like { any: false, pattern, escape_char: Some(escape), .. } => self.escape(pattern, escape, at),
-            Expr::Array(Array { named: true, .. }) => Ok(()),
+            Expr::BinaryOp { left: _, op, right: _ } => self.operator(op, at),
+            Expr::Like { negated: _, any: false, expr: _, pattern, escape_char: Some(escape) } => {
+                self.escape(pattern, escape, at)
+            }
             other => {
                 let name = name_of(other);
                 let word = name.split(' ').next().unwrap_or_default();
@@ -147,6 +149,50 @@ impl Validator<'_> {
                 self.refuse(name, at)
             }
         }
+    }
+
+    fn literal(self, ValueWithSpan { value, span: _ }: &ValueWithSpan, at: Location) -> Result<(), SqlError> {
+        match value {
+            Value::Number(_, false)
+            | Value::SingleQuotedString(_)
+            | Value::HexStringLiteral(_)
+            | Value::Boolean(_)
+            | Value::Null => Ok(()),
+            Value::Number(_, true) => self.refuse("a number with an L behind it", at),
+            Value::Placeholder(name) => self.refuse(&format!("a placeholder ({name})"), at),
+            other => self.refuse(&format!("a literal as {other}"), at),
+        }
+    }
+
+    /// `DATE '…'`, `TIME '…'` and `TIMESTAMP '…'`.
+    fn typed_literal(self, literal: &TypedString, at: Location) -> Result<(), SqlError> {
+        let TypedString { data_type, value: ValueWithSpan { value, span: _ }, uses_odbc_syntax } = literal;
+        let is_time = matches!(
+            data_type,
+            DataType::Date
+                | DataType::Time(_, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone)
+                | DataType::Timestamp(_, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone)
+        );
+        match value {
+            Value::SingleQuotedString(_) if is_time && !uses_odbc_syntax => Ok(()),
+            other => self.refuse(&format!("{data_type} before a literal (write CAST({other} AS {data_type}))"), at),
+        }
+    }
+
+    fn interval(self, interval: &Interval, at: Location) -> Result<(), SqlError> {
+        if rewrite::interval::plain(interval).is_some() {
+            return Ok(());
+        }
+        let message = match (rewrite::constant(&interval.value), &interval.leading_field) {
+            (_, None) => format!("{interval} has no unit of time: write it as INTERVAL '1' DAY"),
+            (None, _) => {
+                format!("{interval} is no interval: its length is a number in single quotes, as in INTERVAL '1' DAY")
+            }
+            _ => format!(
+                "{interval} is no interval: its text does not fit its units, as '1' DAY and '1 02:03' DAY TO MINUTE do"
+            ),
+        };
+        self.invalid(message, at)
     }
 
     /// LIKE … ESCAPE.
@@ -207,27 +253,62 @@ impl Validator<'_> {
             }
             self.scalar(filter, "FILTER")?;
         }
+        let FunctionArgumentList { duplicate_treatment, args, clauses: inner } = self.arguments(function)?;
+        self.refuse_any(&[(!inner.is_empty(), "a clause inside a call")], at)?;
+        if let (Some(word), FunctionKind::Scalar) = (duplicate_treatment, kind) {
+            return self.invalid(format!("{word} belongs to an aggregate call, which {name} is none"), at);
+        }
+        let is_count = kind == FunctionKind::Aggregate && name == "COUNT";
+        let is_distinct = *duplicate_treatment == Some(DuplicateTreatment::Distinct);
+        match args.as_slice() {
+            [FunctionArg::Unnamed(FunctionArgExpr::Wildcard)] if is_count && !is_distinct => return Ok(()),
+            [FunctionArg::Unnamed(FunctionArgExpr::Wildcard)] if is_count => {
+                return self.invalid("COUNT(DISTINCT *) names no value: write COUNT(DISTINCT a)", at);
+            }
+            [] if is_count => return self.invalid("COUNT needs an argument: COUNT(*) or COUNT(a)", at),
+            [_, _, ..] if is_count => return self.refuse("COUNT of several values", at),
+            _ => args.iter().try_for_each(|argument| self.argument(&name, argument, at))?,
+        }
+        if kind == FunctionKind::Aggregate
+            && visit_expressions(args, |inner| self.aggregate_call(inner)) == ControlFlow::Break(())
+        {
+            return self.invalid(format!("an aggregate call inside {name}"), at);
+        }
+        Ok(())
+    }
+
+    /// What stands in the brackets of a call that has nothing but FILTER and OVER beside them.
+    fn arguments(self, function: &Function) -> Result<&FunctionArgumentList, SqlError> {
+        let Function { name, uses_odbc_syntax, parameters, args, filter: _, null_treatment, over: _, within_group } =
+            function;
+        let at = function.span().start;
         let others = [
-            (!function.within_group.is_empty(), "WITHIN GROUP"),
-            (function.null_treatment.is_some(), "IGNORE NULLS"),
-            (function.uses_odbc_syntax, "{fn …}"),
-            (!matches!(function.parameters, FunctionArguments::None), "a parametric function"),
-            (matches!(function.args, FunctionArguments::Subquery(_)), "a subquery in an expression"),
+            (!within_group.is_empty(), "WITHIN GROUP"),
+            (null_treatment.is_some(), "IGNORE NULLS"),
+            (*uses_odbc_syntax, "{fn …}"),
+            (!matches!(parameters, FunctionArguments::None), "a parametric function"),
+            (matches!(args, FunctionArguments::Subquery(_)), "a subquery in an expression"),
         ];
         self.refuse_any(&others, at)?;
-        let FunctionArguments::List(list) = &function.args else {
-            return self.invalid(format!("{name} needs brackets: {name}(…)"), at);
-        };
-        self.refuse_any(&[(!list.clauses.is_empty(), "a clause inside a call")], at)?;
-        if list.duplicate_treatment == Some(DuplicateTreatment::Distinct) && kind == FunctionKind::Scalar {
-            return self.invalid(format!("DISTINCT belongs to an aggregate call, which {name} is none"), at);
+        match args {
+            FunctionArguments::List(list) => Ok(list),
+            _ => {
+                let name = name.to_string().to_uppercase();
+                self.invalid(format!("{name} needs brackets: {name}(…)"), at)
+            }
         }
-        match kind {
-            FunctionKind::Scalar | FunctionKind::Window => Ok(()),
-            FunctionKind::Aggregate => match visit_expressions(&list.args, |inner| self.aggregate_call(inner)) {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(()) => self.invalid(format!("an aggregate call inside {name}"), at),
-            },
+    }
+
+    /// One argument of a call other than COUNT(*).
+    fn argument(self, name: &str, argument: &FunctionArg, at: Location) -> Result<(), SqlError> {
+        match argument {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(_)) => Ok(()),
+            FunctionArg::Unnamed(
+                FunctionArgExpr::Wildcard
+                | FunctionArgExpr::QualifiedWildcard(_)
+                | FunctionArgExpr::WildcardWithOptions(_),
+            ) => self.invalid(format!("{name} takes no {argument}: only COUNT(*) counts whole rows"), at),
+            FunctionArg::Named { .. } | FunctionArg::ExprNamed { .. } => self.refuse("a named argument", at),
         }
     }
 }
@@ -255,6 +336,8 @@ fn name_of(expression: &Expr) -> &'static str {
         Expr::Array(_) => "an array without the word ARRAY",
         Expr::Map(_) | Expr::Dictionary(_) => "a map",
         Expr::Lambda(_) => "a lambda",
+        Expr::Trim { .. } => "TRIM with a comma (write TRIM(BOTH 'x' FROM a))",
+        Expr::Extract { .. } => "EXTRACT with a comma (write EXTRACT(DAY FROM a))",
         Expr::UnaryOp { .. } => "this operator",
         Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => "access into a value",
         _ => "this expression",
