@@ -3,8 +3,9 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test fails by panicking, and says why it is skipped")]
 
+use sluice_tests::harness::kafka::{self, Producer};
 use sluice_tests::harness::process::Process;
-use sluice_tests::harness::{sluice_binary, unique};
+use sluice_tests::harness::{Services, sluice_binary, unique};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,7 +82,53 @@ fn with_too_little_memory_a_job_is_refused_by_name() {
     let mut job = Process::start("refused", &directory.0, &mut command).expect("sluice run");
     assert_ne!(job.wait(Duration::from_secs(30)).code(), Some(0));
     let log = job.log();
-    assert!(log.contains("keyed state needs at least 8 MiB"), "{log}");
+    assert!(log.contains("keyed state needs at least 8 MiB, so this process needs "), "{log}");
+}
+
+/// Far more records than a reader may hold, in many partitions, and nobody who takes the rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_partitions_of_a_topic_share_what_their_reader_may_hold() {
+    const PARTITIONS: i32 = 64;
+    const RECORDS: i32 = 64 * 300;
+    let Some(services) = Services::from_environment() else { return };
+    let topic = unique("many-partitions");
+    kafka::create_topics(&services.kafka, &[(&topic, PARTITIONS)]).await.expect("topics");
+    let producer = Producer::new(&services.kafka).expect("a producer");
+    let value = format!(r#"{{"text": "{}"}}"#, "x".repeat(10_000));
+    for number in 0..RECORDS {
+        producer.send(&topic, number % PARTITIONS, &value).expect("sent");
+    }
+    producer.flush().expect("all are there");
+    let directory = Directory(std::env::temp_dir().join(unique("sluice-memory-partitions")));
+    std::fs::create_dir_all(&directory.0).expect("a directory");
+    let manifest = format!(
+        r#"apiVersion: sluice.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: partitions}}
+spec:
+  program:
+    sql: |
+      CREATE TABLE texts (text STRING) WITH ('connector'='kafka', 'topic'='{topic}', 'properties.bootstrap.servers'='{}',
+        'format'='json', 'scan.startup.mode'='earliest-offset', 'scan.bounded.mode'='latest-offset');
+      CREATE TABLE printed (text STRING) WITH ('connector'='print');
+      INSERT INTO printed SELECT text FROM texts;
+  parallelism: 1
+"#,
+        services.kafka
+    );
+    std::fs::write(directory.0.join("job.yaml"), manifest).expect("a file");
+    let mut command = Command::new(sluice_binary());
+    command.current_dir(&directory.0).args(["run", "job.yaml", "--rest-port", "0", "--memory", "256Mi"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut job = command.spawn().expect("sluice run");
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(job.try_wait().expect("a state").is_none(), "it has ended, though nobody took its rows");
+    let held = allocated_mib(job.id()).expect("its memory");
+    let lines = BufReader::new(job.stdout.take().expect("a pipe")).lines();
+    let rows = lines.map_while(Result::ok).filter(|line| line.contains("+I[")).count();
+    assert_eq!((rows, job.wait().expect("its end").code()), (RECORDS as usize, Some(0)));
+    // The records are 183 MiB.
+    assert!(held < 100, "{held} MiB");
 }
 
 /// A cgroup with a memory limit, which goes away.

@@ -83,9 +83,9 @@ impl SourceFactory for KafkaSourceFactory {
         self.options.value.produced_kinds()
     }
 
-    /// Of one partition: a reader has as many such buffers as it reads partitions.
+    /// Of all partitions of a reader together.
     fn buffered_bytes(&self) -> u64 {
-        self.options.properties.kilobytes("queued.max.messages.kbytes", 16_384)
+        self.options.properties.fetch_budget()
     }
 
     /// As in Flink: the topic's hash says where its partition 0 goes, the others follow round robin.

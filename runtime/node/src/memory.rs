@@ -27,6 +27,9 @@ const LEAST_WINDOW: u64 = 32 << 10;
 /// With less left to keyed state a job is not begun.
 const LEAST_STATE: u64 = 8 * MIB;
 
+/// No process has more memory.
+const MOST_MIB: u64 = 1 << 24;
+
 /// How much memory the process may use, and who says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimit {
@@ -114,6 +117,23 @@ impl MemorySplit {
     /// # Errors
     /// When nothing worth a start is left to keyed state.
     pub(crate) fn new(limit: MemoryLimit, demand: Demand) -> Result<Self, Failure> {
+        let split = Self::divided(limit, demand);
+        if split.state >= LEAST_STATE {
+            return Ok(split);
+        }
+        let message = format!(
+            "{split}; keyed state needs at least {} MiB, so this process needs {} MiB for its {} tasks: raise \
+             resources.limits.memory of its pods (spec.taskManager.resources) or --memory; or run fewer tasks in it \
+             (spec.taskManager.slots, spec.parallelism); or lower 'properties.buffer.memory' and \
+             'properties.queued.max.messages.kbytes' of its Kafka tables",
+            LEAST_STATE / MIB,
+            Self::least(demand),
+            demand.tasks
+        );
+        Err(Failure::restart("MemoryTooSmall", Fault::User, message))
+    }
+
+    fn divided(limit: MemoryLimit, demand: Demand) -> Self {
         let rest = limit.bytes.saturating_sub(BASE + limit.bytes / 16);
         let channels = demand.channels.max(1);
         let window = (rest / 8 / channels).clamp(LEAST_WINDOW, DEFAULT_WINDOW as u64);
@@ -126,16 +146,16 @@ impl MemorySplit {
         let window = usize::try_from(window).unwrap_or(DEFAULT_WINDOW);
         let in_flight = usize::try_from(in_flight).unwrap_or(IN_FLIGHT_LIMIT);
         let (connectors, state) = (demand.connectors, left / 2);
-        let split = Self { limit, connectors, queues, uploads, recorded, state, window, writers, in_flight };
-        if split.state < LEAST_STATE {
-            let message = format!(
-                "{split}; keyed state needs at least {} MiB: give the process more memory, run fewer tasks in it, or lower \
-                 'properties.buffer.memory' and 'properties.queued.max.messages.kbytes' of its Kafka tables",
-                LEAST_STATE / MIB
-            );
-            return Err(Failure::restart("MemoryTooSmall", Fault::User, message));
-        }
-        Ok(split)
+        Self { limit, connectors, queues, uploads, recorded, state, window, writers, in_flight }
+    }
+
+    /// The smallest limit that is enough, in MiB.
+    fn least(demand: Demand) -> u64 {
+        let is_enough = |mib: &u64| {
+            let limit = MemoryLimit { bytes: mib * MIB, origin: Origin::Given };
+            Self::divided(limit, demand).state >= LEAST_STATE
+        };
+        (1..MOST_MIB).find(is_enough).unwrap_or(MOST_MIB)
     }
 }
 
@@ -212,5 +232,17 @@ mod tests {
             MemorySplit::new(limit(128), Demand { tasks: 2, connectors: 128 * MIB, ..Demand::default() }).unwrap_err();
         assert_eq!(failure.reason, "MemoryTooSmall");
         assert!(failure.message.contains("sources and sinks 128"), "{}", failure.message);
+    }
+
+    #[test]
+    fn what_is_said_to_be_needed_is_enough_and_no_less_is() {
+        for (tasks, channels, connectors) in [(1, 0, 0), (2, 4, 128 * MIB), (40, 1600, 640 * MIB)] {
+            let demand = Demand { tasks, channels, connectors, ..Demand::default() };
+            let failure = MemorySplit::new(limit(60), demand).unwrap_err();
+            let (_, rest) = failure.message.split_once("so this process needs ").unwrap();
+            let needed: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+            assert!(MemorySplit::new(limit(needed), demand).is_ok(), "{needed} MiB");
+            assert!(MemorySplit::new(limit(needed - 1), demand).is_err(), "{needed} MiB");
+        }
     }
 }

@@ -108,11 +108,15 @@ impl ConsumerContext for ReaderContext {
 /// The consumer of a reader.
 pub(super) type Consumer = BaseConsumer<ReaderContext>;
 
-/// Makes a consumer that reads what it is told to and commits nothing by itself.
-pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Result<Consumer, TaskError> {
-    let defaults = [
-        // Per partition; librdkafka's 64 MB would be much for many partitions.
-        ("queued.max.messages.kbytes", "16384"),
+/// Makes a consumer that reads so many partitions as it is told to, and commits nothing by itself.
+pub(super) fn build_consumer(
+    properties: &ClientProperties,
+    bounded: bool,
+    partitions: usize,
+) -> Result<Consumer, TaskError> {
+    let share = PartitionShare::of(properties.fetch_budget(), partitions);
+    let (queue, fetch) = (share.queue.div_ceil(1024).to_string(), share.fetch.to_string());
+    let mut defaults = vec![
         // librdkafka's second of rest after a full queue starves a fast reader.
         ("fetch.queue.backoff.ms", "10"),
         ("fetch.error.backoff.ms", "100"),
@@ -121,7 +125,11 @@ pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Re
         // How often it tells where partitions end.
         ("statistics.interval.ms", "2000"),
     ];
+    if !FETCH.iter().any(|name| properties.has(name)) {
+        defaults.push((FETCH[0], &fetch));
+    }
     let fixed = [
+        ("queued.max.messages.kbytes", queue.as_str()),
         // It wants a name even when nothing is committed under it.
         ("group.id", properties.group_id.as_deref().unwrap_or("sluice-without-group")),
         ("enable.auto.commit", "false"),
@@ -132,6 +140,33 @@ pub(super) fn build_consumer(properties: &ClientProperties, bounded: bool) -> Re
         ("allow.auto.create.topics", "false"),
     ];
     create(&properties.to_config(&defaults, &fixed)?, |config| config.create_with_context(ReaderContext::default()))
+}
+
+/// What a reader's partitions may hold each, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PartitionShare {
+    /// Of records that wait to be taken: with so much librdkafka asks for no more.
+    queue: u64,
+    /// Of what a broker answers at once, which comes on top. A record that is larger comes alone.
+    fetch: u64,
+}
+
+/// How one answer for a partition is bounded, by both names that librdkafka has for it.
+const FETCH: [&str; 2] = ["fetch.message.max.bytes", "max.partition.fetch.bytes"];
+
+/// librdkafka's own bound on an answer for one partition.
+const LARGEST_FETCH: u64 = 1 << 20;
+
+/// Less would be a request for a handful of records.
+const LEAST_SHARE: u64 = 8 << 10;
+
+impl PartitionShare {
+    /// Of a budget for all of them.
+    fn of(budget: u64, partitions: usize) -> Self {
+        let share = budget / u64::try_from(partitions).unwrap_or(u64::MAX).max(1);
+        let fetch = (share / 2).clamp(LEAST_SHARE, LARGEST_FETCH);
+        Self { queue: share.saturating_sub(fetch).max(LEAST_SHARE), fetch }
+    }
 }
 
 /// Makes a client; librdkafka says here what it does not like about the properties together.
@@ -306,5 +341,24 @@ impl<C: ClientContext> Lookup<'_, C> {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PartitionShare;
+
+    #[test]
+    fn partitions_share_what_a_reader_may_hold() {
+        let budget = 16 << 20;
+        for partitions in [1, 2, 7, 64, 1000] {
+            let PartitionShare { queue, fetch } = PartitionShare::of(budget, partitions);
+            let all = (queue + fetch) * partitions as u64;
+            assert!(all <= budget && all > budget - budget / 8, "{partitions}: {queue} and {fetch}");
+        }
+        assert_eq!(PartitionShare::of(budget, 1), PartitionShare { queue: 15 << 20, fetch: 1 << 20 });
+        assert_eq!(PartitionShare::of(budget, 0), PartitionShare::of(budget, 1));
+        // What is too little to read with is not divided further.
+        assert_eq!(PartitionShare::of(budget, 1_000_000), PartitionShare { queue: 8 << 10, fetch: 8 << 10 });
     }
 }

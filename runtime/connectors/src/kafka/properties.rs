@@ -274,6 +274,16 @@ impl ClientProperties {
         self.values.get(name).and_then(|value| value.trim().parse().ok()).unwrap_or(default) * 1024
     }
 
+    /// Bytes that a reader may hold of what it has fetched, of all its partitions together.
+    pub(super) fn fetch_budget(&self) -> u64 {
+        self.kilobytes("queued.max.messages.kbytes", 16_384)
+    }
+
+    /// Whether the user has set it.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
     /// Where the brokers are, for messages.
     pub(super) fn bootstrap_servers(&self) -> &str {
         self.values.get("bootstrap.servers").map_or("", String::as_str)

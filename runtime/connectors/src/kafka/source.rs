@@ -72,6 +72,20 @@ impl KafkaReader {
         Self { options, rows, malformed: 0, reading: None }
     }
 
+    /// A consumer, and the splits that it begins with. How much it may hold of each is settled when it is made, so that of
+    /// several a second one reads, with a share for each.
+    fn begin(&self, context: &SourceContext, state: &RestoredState) -> Result<(Consumer, Vec<NewSplit>), TaskError> {
+        let bounded = self.options.bounded.is_some();
+        let consumer = build_consumer(&self.options.properties, bounded, 1)?;
+        let beginning = Beginning { options: &self.options, consumer: &consumer, operator: &context.operator };
+        let splits = beginning.splits(state)?;
+        let consumer = match splits.len() {
+            0 | 1 => consumer,
+            partitions => build_consumer(&self.options.properties, bounded, partitions)?,
+        };
+        Ok((consumer, splits))
+    }
+
     /// What a message that cannot be read says.
     fn bad_message(&self, splits: &[Split], BadRecord { message: bad, what }: &BadRecord) -> TaskError {
         let (split, offset) = bad.place;
@@ -271,12 +285,9 @@ impl Split {
 
 impl Source for KafkaReader {
     fn open(&mut self, context: SourceContext, state: RestoredState) -> Result<(), TaskError> {
-        let bounded = self.options.bounded.is_some();
-        let mut consumer = build_consumer(&self.options.properties, bounded)?;
+        let (mut consumer, splits) = self.begin(&context, &state)?;
         let waker = context.waker.clone();
         consumer.set_nonempty_callback(move || waker());
-        let beginning = Beginning { options: &self.options, consumer: &consumer, operator: &context.operator };
-        let splits = beginning.splits(&state)?;
         let consumer = Arc::new(consumer);
         let discovery = self
             .options
