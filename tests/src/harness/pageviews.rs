@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The job that counts page views of one topic into another.
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/pageviews.yaml");
+
+/// The job that counts page views of one topic into another: `examples/pageviews.yaml`.
 #[derive(Debug, Clone, Copy)]
 pub struct PageViewJob<'a> {
     /// Bootstrap address for the job's processes.
@@ -25,26 +27,28 @@ pub struct PageViewJob<'a> {
 }
 
 impl PageViewJob<'_> {
-    /// The StreamJob `pageviews`.
+    /// The StreamJob `pageviews`: the example with these places, and nothing else of it changed.
+    ///
+    /// # Panics
+    /// When the example is not there, or lacks one of the places.
     #[must_use]
     pub fn manifest(&self) -> String {
         let Self { kafka, input, output, parallelism, interval, storage, storage_options } = self;
-        format!(
-            r#"apiVersion: sluice.dev/v1alpha1
-kind: StreamJob
-metadata: {{name: pageviews}}
-spec:
-  program:
-    sql: |
-      CREATE TABLE page_views (app_id STRING, url STRING, ts TIMESTAMP(3)) WITH ('connector'='kafka', 'topic'='{input}', 'properties.bootstrap.servers'='{kafka}', 'format'='json', 'scan.startup.mode'='earliest-offset');
-      CREATE TABLE pv (app_id STRING, pv BIGINT, PRIMARY KEY (app_id) NOT ENFORCED) WITH ('connector'='upsert-kafka', 'topic'='{output}', 'properties.bootstrap.servers'='{kafka}', 'key.format'='json', 'value.format'='json');
-      INSERT INTO pv SELECT app_id, COUNT(*) AS pv FROM page_views GROUP BY app_id;
-  parallelism: {parallelism}
-  taskManager: {{slots: 1}}
-  checkpointing: {{interval: {interval}, storage: "{storage}", retained: 3, tolerableFailures: 100, storageOptions: {storage_options}}}
-  restartStrategy: {{fixedDelay: {{attempts: 10, delay: 1s}}}}
-"#
-        )
+        let mut text = std::fs::read_to_string(EXAMPLE).expect("the example");
+        let changes = [
+            ("'topic'='test'", format!("'topic'='{input}'")),
+            ("'topic'='pv'", format!("'topic'='{output}'")),
+            ("kafka:9092", (*kafka).to_owned()),
+            ("parallelism: 2", format!("parallelism: {parallelism}")),
+            ("interval: 2s", format!("interval: {interval}")),
+            ("storage: s3://checkpoints/demo", format!("storage: \"{storage}\"")),
+            (r#"{endpoint: "http://s3:9000", pathStyle: true, credentialsSecret: s3}"#, (*storage_options).to_owned()),
+        ];
+        for (from, to) in changes {
+            assert!(text.contains(from), "{EXAMPLE} has no {from}");
+            text = text.replace(from, &to);
+        }
+        text
     }
 }
 
