@@ -12,6 +12,7 @@ pub mod measure;
 pub mod pageviews;
 pub mod process;
 pub mod s3;
+pub mod steps;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ use crate::signals::Signals;
 use crate::size::parse_size;
 use clap::Args;
 use sluice_node::logs::LogSwitch;
+use sluice_node::steps::Steps;
 use sluice_node::{JobManagerArgs, TaskManagerArgs};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Directive, StartFrom};
@@ -156,6 +157,7 @@ pub(crate) async fn run_job_manager(arguments: JobManagerArguments, logs: LogSwi
         rest_bind: rest_bind(arguments.rest_port),
         termination_message: arguments.termination_message,
         logs,
+        steps: Steps::default(),
     });
     until_told(process).await
 }
@@ -178,6 +180,7 @@ pub(crate) async fn run_task_manager(arguments: TaskManagerArguments, logs: LogS
         termination_message: arguments.termination_message,
         memory: arguments.memory,
         logs,
+        steps: Steps::default(),
     };
     let mut signals = Signals::new()?;
     let process = sluice_node::run_task_manager(arguments, told);

@@ -20,6 +20,7 @@ use crate::edge;
 use crate::job::{self, JobDescription};
 use crate::logs::{LogFilters, LogSwitch};
 use crate::rest::{RestServer, Views};
+use crate::steps::Steps;
 use driver::{Driver, DriverConfig, DriverHandle, Patience};
 use sluice_protocol::failure::{ExitRecord, Failure};
 use sluice_protocol::job_master::{Directive, JobMasterConfig, Planted};
@@ -62,6 +63,8 @@ pub struct JobManagerArgs {
     pub termination_message: Option<PathBuf>,
     /// Changes what the process logs.
     pub logs: LogSwitch,
+    /// Who watches the steps that it takes.
+    pub steps: Steps,
 }
 
 /// Runs a JobManager until its job ends or another generation takes over.
@@ -90,6 +93,7 @@ async fn run(args: &JobManagerArgs) -> Result<ExitRecord, Failure> {
         program: job.program.clone(),
         storage,
         patience: Patience::WaitForStore,
+        steps: args.steps.clone(),
     };
     let (driver, handle) = Driver::new(config);
     let views = Views {

@@ -11,7 +11,7 @@
 //! - [`rest`], [`metrics`]: status, metrics and probes over HTTP.
 //! - [`logs`]: what the processes log, changed while they run.
 //! - [`memory`]: who gets how much of the process's memory.
-//! - [`edge`]: clock, randomness, exit records.
+//! - [`edge`]: clock, randomness, exit records. - [`steps`]: for tests that stop a process at one of them.
 //!
 //! A run of the tasks, through the processes:
 //! 1. A TaskManager registers ([`task_manager`]); the JobManager has slots enough and sends a deployment.
@@ -29,6 +29,7 @@ pub mod memory;
 pub mod metrics;
 pub mod rest;
 pub mod secrets;
+pub mod steps;
 pub mod task_manager;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ use crate::logs::LogSwitch;
 use crate::memory::MemoryLimit;
 use crate::metrics::{TaskMetrics, TaskView};
 use crate::rest::{RestServer, Views};
+use crate::steps::Steps;
 use crate::task_manager::worker::{SessionOutcome, Worker};
 use crate::task_manager::{Equipment, session};
 use identity::Identity;
@@ -144,7 +145,8 @@ async fn start(run: LocalRun) -> Result<ExitRecord, Failure> {
     let kept_in = storage.clone();
     let worker =
         Worker::new(registration, Equipment::new(description, storage.clone(), MemoryLimit::find(run.memory))?, None);
-    let (driver, handle) = Driver::new(DriverConfig { master, program, storage, patience: Patience::FailOnRefusal });
+    let (patience, steps) = (Patience::FailOnRefusal, Steps::default());
+    let (driver, handle) = Driver::new(DriverConfig { master, program, storage, patience, steps });
     let _rest = start_rest(run.rest_bind, &handle, worker.task_view()).await?;
     let server =
         run.control.map(|listener| serve_control(listener, &handle, &served, generation, &run.logs)).transpose()?;

@@ -29,6 +29,7 @@ use crate::job_manager::store::{self, Storage, jittered};
 use crate::logs::LogSwitch;
 use crate::memory::{MemoryLimit, MemorySplit};
 use crate::rest::{RestServer, Views};
+use crate::steps::Steps;
 use sluice_engine::channel::DEFAULT_WINDOW;
 use sluice_engine::state::StateBackend;
 use sluice_engine::state::disk::DiskSpace;
@@ -89,6 +90,8 @@ pub struct TaskManagerArgs {
     pub memory: Option<u64>,
     /// Changes what the process logs.
     pub logs: LogSwitch,
+    /// Who watches the steps that it takes.
+    pub steps: Steps,
 }
 
 /// Runs a TaskManager until its job ends, its JobManager refuses it, or cannot be found any more.
@@ -119,6 +122,7 @@ async fn run(args: &TaskManagerArgs, leave: watch::Receiver<bool>) -> Result<Exi
     let equipment = Equipment::new(job, storage, MemoryLimit::find(args.memory))?;
     let mut worker = Worker::new(registration, equipment, Some(data_plane));
     worker.leave_when(leave);
+    worker.steps = args.steps.clone();
     let views = Views {
         role: "taskmanager",
         status: None,

@@ -14,6 +14,7 @@ use crate::local::{LocalRun, LocalStart, run_local};
 use crate::logs::LogSwitch;
 use crate::memory::MemoryLimit;
 use crate::metrics::TaskMetrics;
+use crate::steps::Steps;
 use crate::task_manager::worker::Worker;
 use crate::task_manager::{Equipment, session};
 use collect::Collected;
@@ -368,9 +369,9 @@ async fn start_cluster_on(
     let logged = Logged::default();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let rpc = listener.local_addr().unwrap();
-    let patience = Patience::WaitForStore;
-    let (driver, handle) =
-        Driver::new(DriverConfig { master, program: job.program.clone(), storage: storage.clone(), patience });
+    let (patience, steps) = (Patience::WaitForStore, Steps::default());
+    let (program, storage_of_driver) = (job.program.clone(), storage.clone());
+    let (driver, handle) = Driver::new(DriverConfig { master, program, storage: storage_of_driver, patience, steps });
     let server = job_manager::serve(listener, &handle, &job.job, Generation(1), tls, &logged.switch("jobmanager"));
     drop(handle);
     let record = tokio::spawn(async move {

@@ -17,6 +17,7 @@ pub struct Job {
     name: String,
     uid: String,
     environment: Vec<(String, String)>,
+    program: PathBuf,
     slots: u32,
     generation: u64,
     ports: Ports,
@@ -57,6 +58,7 @@ impl Job {
             name: name.to_owned(),
             uid: unique("uid"),
             environment,
+            program: sluice_binary(),
             slots: 1,
             generation: 0,
             ports: Ports { rpc: 0, rest: 0 },
@@ -85,6 +87,12 @@ impl Job {
         format!("test/{}-{}", self.name, self.uid)
     }
 
+    /// The processes are those of another program than `sluice`, which takes the same flags, with this variable.
+    pub fn run_by(&mut self, program: &Path, variable: (String, String)) {
+        program.clone_into(&mut self.program);
+        self.environment.push(variable);
+    }
+
     /// What the next JobManager starts from: the JSON of a directive.
     pub fn set_directive(&mut self, directive: serde_json::Value) {
         self.directive = directive;
@@ -99,7 +107,7 @@ impl Job {
     }
 
     fn command(&self, role: &str) -> Command {
-        let mut command = Command::new(sluice_binary());
+        let mut command = Command::new(&self.program);
         command.arg(role).arg("--manifest").arg(&self.manifest);
         command.args(["--namespace", "test", "--name", &self.name, "--uid", &self.uid]);
         command.envs(self.environment.iter().cloned());
@@ -188,6 +196,17 @@ impl Job {
         let output = command.args(arguments).args(["--jobmanager", &endpoint]).output().expect("sluice");
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Runs a command of the command line for the running job, which may have to wait for what the test does next.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn ask_beside(&self, arguments: &[&str]) -> Process {
+        let mut command = Command::new(sluice_binary());
+        command.args(arguments).args(["--jobmanager", &format!("127.0.0.1:{}", self.ports.rpc)]);
+        Process::start(&unique("ask"), &self.directory, &mut command).expect("sluice")
     }
 
     /// The current JobManager's status; `None` while it does not answer.

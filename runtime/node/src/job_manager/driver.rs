@@ -6,6 +6,7 @@
 use super::store::{self, Storage};
 use crate::edge;
 use crate::rest::ReadyCheck;
+use crate::steps::{JobManagerSteps, Steps};
 use futures::FutureExt as _;
 use sluice_engine::program::Program;
 use sluice_engine::sink::committer;
@@ -47,6 +48,8 @@ pub(crate) struct DriverConfig {
     pub(crate) storage: Storage,
     /// What a store that cannot be used at the start means.
     pub(crate) patience: Patience,
+    /// Who watches the steps.
+    pub(crate) steps: Steps,
 }
 
 /// What a store that cannot be used at the start means.
@@ -144,6 +147,7 @@ pub(crate) struct Driver {
     job: JobId,
     program: Arc<Program>,
     patience: Patience,
+    steps: JobManagerSteps,
     inputs: mpsc::Receiver<Input>,
     /// For tasks that report back.
     sender: mpsc::Sender<Input>,
@@ -164,7 +168,7 @@ enum Phase {
 impl Driver {
     /// A loop and what others hold of it.
     pub(crate) fn new(config: DriverConfig) -> (Self, DriverHandle) {
-        let DriverConfig { master, program, storage, patience } = config;
+        let DriverConfig { master, program, storage, patience, steps } = config;
         let (sender, inputs) = mpsc::channel(QUEUE);
         let now = edge::now();
         let status = watch::Sender::new(JobStatus {
@@ -190,6 +194,7 @@ impl Driver {
             job,
             program: Arc::new(program),
             patience,
+            steps: JobManagerSteps::new(steps),
             inputs,
             sender,
             sessions: BTreeMap::new(),
@@ -267,6 +272,9 @@ impl Driver {
             Action::Store { id, operation } => self.execute_store(id, operation),
             Action::Send { session, message } => {
                 debug!(session = session.0, ?message, "send");
+                if matches!(message, ToTaskManager::TriggerCheckpoint { .. }) {
+                    self.steps.triggering();
+                }
                 if let Some(outgoing) = self.sessions.get(&session) {
                     // Lost silently when the session is gone; its end is an event of its own.
                     let _ = outgoing.send(message);
@@ -284,9 +292,11 @@ impl Driver {
 
     fn execute_store(&self, id: OperationId, operation: StoreOperation) {
         let executor = self.storage.executor.clone();
-        let sender = self.sender.clone();
+        let (sender, steps) = (self.sender.clone(), self.steps.clone());
         tokio::spawn(async move {
+            let appends = steps.storing(&operation);
             let reply = store::execute(&executor, operation).await;
+            steps.stored(appends, &reply);
             // The loop has ended: nobody waits for the answer.
             let _ = sender.send(Input::Event(Event::StoreReply { id, reply })).await;
         });
@@ -295,10 +305,10 @@ impl Driver {
     /// A commit may block: it gets a thread of its own.
     fn execute_commit(&self, id: CommitId, handles: Vec<CommitHandle>) {
         let (program, job) = (Arc::clone(&self.program), self.job.clone());
-        let sender = self.sender.clone();
+        let (sender, steps) = (self.sender.clone(), self.steps.clone());
         tokio::spawn(async move {
             let count = handles.len();
-            let done = tokio::task::spawn_blocking(move || committer::commit_all(&program, &job, &handles)).await;
+            let done = tokio::task::spawn_blocking(move || steps.commit(&program, &job, &handles)).await;
             let panicked = || CommitOutcome::Retry("the committer panicked; this is a fault of the sink".to_owned());
             let outcomes = done.unwrap_or_else(|_| (0..count).map(|_| panicked()).collect());
             // The loop has ended: nobody waits for the answer.

@@ -140,6 +140,11 @@ impl ActiveRun {
         }
     }
 
+    /// Whether none of its tasks has frozen its part of a checkpoint yet, and more than one will.
+    pub(crate) fn is_first_of(&self, checkpoint: CheckpointId) -> bool {
+        self.tasks.len() > 1 && !self.aborts.contains_key(&checkpoint)
+    }
+
     /// Tells whether a checkpoint that a snapshot was taken for is aborted.
     pub(crate) fn abort_of(&mut self, checkpoint: CheckpointId) -> CancellationToken {
         self.aborts.entry(checkpoint).or_default().clone()

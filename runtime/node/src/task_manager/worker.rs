@@ -16,6 +16,7 @@ use crate::data_plane::{Broken, DataPlane, OnBroken};
 use crate::edge;
 use crate::metrics::TaskView;
 use crate::rest::ReadyCheck;
+use crate::steps::{Step, Steps};
 use futures::FutureExt as _;
 use sluice_engine::error::TaskError;
 use sluice_engine::task::{TaskEvent, TaskSnapshot};
@@ -94,6 +95,8 @@ pub(crate) struct Worker {
     readiness: Arc<Mutex<Readiness>>,
     /// Becomes true when the process is told to leave.
     leave: watch::Receiver<bool>,
+    /// Who watches the steps that it takes.
+    pub(crate) steps: Steps,
 }
 
 /// What the loop is at, as far as `/readyz` needs to know.
@@ -157,6 +160,7 @@ impl Worker {
             cancelled_at: None,
             readiness: Arc::new(Mutex::new(Readiness { serving: false, looking_since: Some(Instant::now()) })),
             leave: watch::channel(false).1,
+            steps: Steps::default(),
         }
     }
 
@@ -460,6 +464,9 @@ impl Worker {
     fn store(&mut self, run: Run, subtask: SubtaskId, snapshot: TaskSnapshot) {
         let Some(active) = &mut self.active else { return };
         let checkpoint = snapshot.barrier.checkpoint;
+        if active.is_first_of(checkpoint) {
+            self.steps.reached(Step::Aligning);
+        }
         let aborted = active.abort_of(checkpoint);
         let place = Place { run, subtask, checkpoint, has_store: active.has_store, aborted };
         let (equipment, sender, cancelled) = (self.equipment.clone(), self.sender.clone(), active.cancelled.clone());
@@ -491,6 +498,7 @@ impl Worker {
             }
             Ok(Stored { state, savepoint, metrics }) => {
                 self.board.acknowledged(subtask, &metrics);
+                self.steps.acknowledging(&state);
                 link.send(FromTaskManager::Acknowledge { run, subtask, checkpoint, state, savepoint, metrics });
             }
             Err(failure) => self.decline(link, run, subtask, checkpoint, failure),
