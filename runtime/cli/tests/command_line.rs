@@ -153,6 +153,40 @@ fn manifests_are_validated_and_planned_without_running() {
     assert!(both.out.contains("job.yaml: ok"), "the second is checked too: {both:?}");
 }
 
+/// What each sink promises (S7), without asking anybody.
+#[test]
+fn the_plan_says_of_each_sink_what_it_guarantees() {
+    let directory = Directory::new("guarantees");
+    let kafka = "'connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='localhost:9092', 'format'='json'";
+    let upsert = "'connector'='upsert-kafka', 'topic'='t', 'properties.bootstrap.servers'='localhost:9092', \
+                  'key.format'='json', 'value.format'='json'";
+    let with = |options: &str, guarantee: &str| format!("{options}, 'sink.delivery-guarantee'='{guarantee}'");
+    for (options, guarantee) in [
+        (kafka.to_owned(), "at-least-once"),
+        (with(kafka, "at-least-once"), "at-least-once"),
+        (with(kafka, "exactly-once"), "exactly-once"),
+        (with(kafka, "none"), "none"),
+        (upsert.to_owned(), "at-least-once"),
+        (with(upsert, "exactly-once"), "exactly-once"),
+        (with(upsert, "none"), "none"),
+        ("'connector'='filesystem', 'path'='file:///tmp/out', 'format'='json'".to_owned(), "exactly-once"),
+        ("'connector'='print'".to_owned(), "at-least-once"),
+        ("'connector'='blackhole'".to_owned(), "at-least-once"),
+    ] {
+        let key = if options.contains("upsert-kafka") { ", PRIMARY KEY (k) NOT ENFORCED" } else { "" };
+        let job = format!(
+            "apiVersion: sluice.dev/v1alpha1\nkind: StreamJob\nmetadata: {{name: out}}\nspec:\n  program:\n    sql: |\n      \
+             CREATE TABLE numbers (k BIGINT NOT NULL) WITH ('connector'='datagen');\n      CREATE TABLE out (k BIGINT NOT \
+             NULL{key}) WITH ({options});\n      INSERT INTO out SELECT k FROM numbers;\n  checkpointing: {{interval: 1s, \
+             storage: \"file:///tmp/checkpoints\"}}\n"
+        );
+        std::fs::write(directory.path().join("job.yaml"), job).unwrap();
+        let plan = directory.run("plan job.yaml");
+        let promised = format!("Sink(table=[out], fields=[k], delivery=[{guarantee}])");
+        assert!(plan.code == Some(0) && plan.out.contains(&promised), "{options}: {plan:?}");
+    }
+}
+
 #[test]
 fn a_process_in_a_pod_ends_when_it_is_told() {
     let directory = Directory::new("told");

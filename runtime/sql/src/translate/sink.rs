@@ -273,7 +273,7 @@ impl Translator<'_> {
 pub(super) fn delivery(factory: &dyn SinkFactory) -> (OperatorKind, &'static str) {
     match factory.guarantee() {
         DeliveryGuarantee::ExactlyOnce => (OperatorKind::TransactionalSink, ", delivery=[exactly-once]"),
-        DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ""),
+        DeliveryGuarantee::AtLeastOnce => (OperatorKind::Sink, ", delivery=[at-least-once]"),
         DeliveryGuarantee::None => (OperatorKind::Sink, ", delivery=[none]"),
     }
 }
