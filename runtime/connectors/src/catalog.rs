@@ -103,7 +103,8 @@ fn connector(table: &TableDescriptor) -> Result<&'static str, TableError> {
         ));
     };
     NAMES.iter().find(|known| **known == name).copied().ok_or_else(|| {
-        let hint = options::nearest(name, NAMES).map(|near| format!("; did you mean '{near}'?")).unwrap_or_default();
+        let hint = options::nearest(name, NAMES).map(|near| format!("; did you mean '{near}'?"));
+        let hint = hint.unwrap_or_else(|| ".".to_owned());
         options::error(
             table,
             Some(CONNECTOR),

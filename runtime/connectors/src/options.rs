@@ -176,7 +176,8 @@ fn unknown(table: &TableDescriptor, known: &Known<'_>, key: &str) -> TableError 
         names.push("properties.*");
     }
     names.sort_unstable();
-    let hint = nearest(key, names.iter().copied()).map(|near| format!("; did you mean '{near}'?")).unwrap_or_default();
+    let hint = nearest(key, names.iter().copied()).map(|near| format!("; did you mean '{near}'?"));
+    let hint = hint.unwrap_or_else(|| ".".to_owned());
     let connector = table.option(CONNECTOR).unwrap_or_default();
     error(
         table,

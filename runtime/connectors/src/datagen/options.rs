@@ -170,17 +170,17 @@ impl ColumnOptions<'_> {
             DataType::Int16 => Ok((Width::Small, i64::from(i16::MIN), i64::from(i16::MAX))),
             DataType::Int32 => Ok((Width::Int, i64::from(i32::MIN), i64::from(i32::MAX))),
             DataType::Int64 => Ok((Width::Big, i64::MIN, i64::MAX)),
-            other => Err(self.unsupported(other)),
+            _ => Err(self.unsupported()),
         }
     }
 
-    fn unsupported(&self, data_type: &DataType) -> TableError {
+    fn unsupported(&self) -> TableError {
         crate::options::error(
             self.options.table(),
             Some(crate::options::CONNECTOR),
             format!(
-                "connector 'datagen' cannot generate column '{}' of type {data_type}; it generates TINYINT, SMALLINT, \
-                 INT, BIGINT, FLOAT, DOUBLE, DECIMAL, BOOLEAN, STRING, TIMESTAMP and TIMESTAMP_LTZ",
+                "connector 'datagen' cannot generate column '{}': its type is none of TINYINT, SMALLINT, INT, BIGINT, \
+                 FLOAT, DOUBLE, DECIMAL, BOOLEAN, STRING, TIMESTAMP and TIMESTAMP_LTZ",
                 self.field.name()
             ),
         )

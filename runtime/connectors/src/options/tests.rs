@@ -282,7 +282,7 @@ fn a_wrong_sink_names_the_option_and_the_way_out() {
                 &["did you mean 'print-identifier'?"],
             ),
         ),
-        (&[], (vec![("connector", "blackhole"), ("x", "y")], Some("x"), &["has no option"])),
+        (&[], (vec![("connector", "blackhole"), ("x", "y")], Some("x"), &["has no option 'x'. Its options are"])),
     ];
     for (key, case) in cases {
         check(&case, &sink_error(key, &case.0));
