@@ -389,7 +389,7 @@ impl Operator for GroupAggregate {
             self.values.push(values.transpose()?);
         }
         self.check_names(context, &state)?;
-        self.ttl = ttl.zip(plan.layout.updated).map(|((ttl, clock), word)| Ttl::new(ttl, word, Clock::clone(clock)));
+        self.ttl = Ttl::of(plan.ttl, &plan.layout, &self.clock);
         self.table = context.keyed_table(STATE_NAME, Arc::clone(&plan.layout))?;
         let own: Vec<_> = state.keyed.into_iter().filter(|file| file.name == STATE_NAME).collect();
         self.table.restore(&context.uid, &own)

@@ -191,8 +191,7 @@ impl Operator for Rank {
     fn open(&mut self, context: &OperatorContext, state: RestoredState) -> Result<(), TaskError> {
         let layout = &self.plan.rows.layout;
         self.table = Some(open_table(STATE_NAME, "a rank", layout, context, &state)?);
-        let ttl = self.plan.ttl.zip(layout.updated);
-        self.ttl = ttl.map(|(ttl, word)| Ttl::new(ttl, word, Clock::clone(&self.clock)));
+        self.ttl = Ttl::of(self.plan.ttl, layout, &self.clock);
         Ok(())
     }
 

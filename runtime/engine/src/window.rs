@@ -2,7 +2,8 @@
 //!
 //! Time is cut into *slices*, so that each row is counted once, whatever windows it belongs to: a HOP has slices as long as
 //! its slide, a CUMULATE as long as its step, a TUMBLE as long as its size ([`kind`]). A window is the union of its slices;
-//! when it fires, their accumulators are merged, key group by key group ([`aggregate`]). A window fires once, when the
+//! when it fires, their accumulators are merged, key group by key group ([`aggregate`]); what it shares with the window before
+//! is not merged again where that can be had exactly. A window fires once, when the
 //! watermark has come to its end less 1 ms, and says `+I`; so what it emits is insert-only, unless lateness is allowed. A row is late when all its
 //! windows have fired; late rows, and rows without a time, are dropped and counted, unless [`LateRows`] says otherwise.
 //!
@@ -15,6 +16,7 @@
 pub mod aggregate;
 pub mod kind;
 mod merge;
+mod output;
 mod progress;
 pub mod session;
 pub mod table_function;

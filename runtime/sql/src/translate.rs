@@ -146,6 +146,7 @@ impl Translator<'_> {
                 self.projection(stream, &projection.expr, &projection.schema)
             }
             LogicalPlan::Aggregate(aggregate) => {
+                self.check_sessions(&aggregate.input)?;
                 self.counts_by_slice = crate::window::sliced(aggregate);
                 let stream = self.stream(&aggregate.input, true)?;
                 self.aggregate(stream, aggregate, needs_before)

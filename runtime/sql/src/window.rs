@@ -6,7 +6,7 @@
 
 mod node;
 
-pub(crate) use node::{WindowNode, WindowPlanner, of_extension, processing_type, sliced};
+pub(crate) use node::{WindowNode, WindowPlanner, of_extension, parts_sessions, processing_type, sliced};
 
 use datafusion_sql::sqlparser::ast::{
     DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Interval, Query, Select,

@@ -199,6 +199,41 @@ impl Accumulator {
         }
     }
 
+    /// Whether groups that were added can be taken away again and leave no trace: sums of floats would drift, and of an
+    /// extremum that goes the next one is not known.
+    pub(crate) const fn is_retractable(&self) -> bool {
+        match self {
+            Self::Count | Self::CountRows { .. } | Self::CountColumn { .. } => true,
+            Self::Sum { kind, .. } => !matches!(kind, SumKind::Float),
+            Self::Extremum(_) | Self::Text { .. } => false,
+        }
+    }
+
+    /// Takes groups away that [`Accumulator::merge`] has added, where that can be done.
+    pub(crate) fn retract(&self, from: &mut [u64], words: usize, slots: &[u32], groups: &[u64]) {
+        let groups = slots.iter().map(|slot| *slot as usize * words).zip(groups.chunks_exact(words));
+        let take = |from: &mut [u64], group: &[u64], word: usize| from[word] = from[word].wrapping_sub(group[word]);
+        match self {
+            Self::CountRows { word } | Self::CountColumn { word, .. } => {
+                groups.for_each(|(at, group)| take(&mut from[at..at + words], group, *word));
+            }
+            Self::Sum { kind, word, .. } => {
+                let (word, values) = (*word, Self::values_word(*kind, *word));
+                for (at, group) in groups {
+                    let from = &mut from[at..at + words];
+                    take(from, group, values);
+                    if let SumKind::Decimal { .. } = kind {
+                        let rest = decimal_of(&from[word..values]).wrapping_sub(decimal_of(&group[word..values]));
+                        from[word..values].copy_from_slice(&decimal_words(rest));
+                    } else {
+                        take(from, group, word);
+                    }
+                }
+            }
+            Self::Count | Self::Extremum(_) | Self::Text { .. } => {}
+        }
+    }
+
     /// Whether the result differs.
     pub(super) fn differs(&self, old: &[u64], new: &[u64]) -> bool {
         match self {

@@ -102,7 +102,7 @@ impl Values {
         Ok(Self {
             plan: Arc::clone(plan),
             table,
-            ttl: ttl.map(|(ttl, clock)| Ttl::new(ttl, 1, Clock::clone(clock))),
+            ttl: ttl.and_then(|(ttl, clock)| Ttl::of(Some(ttl), &plan.layout, clock)),
             touched: TouchedKeys::default(),
             words: Vec::new(),
             written: Vec::new(),

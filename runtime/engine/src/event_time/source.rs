@@ -99,6 +99,8 @@ pub struct SourceWatermarks {
     member: Option<AlignmentMember>,
     /// It waits for them: nothing of it is read.
     waits: bool,
+    /// It had nothing to read since its last split has ended: it is not about to end itself.
+    rests: bool,
 }
 
 /// Takes what the states of splits hold of event time, so that the source gets its own fields alone.
@@ -134,6 +136,7 @@ impl SourceWatermarks {
             gave: false,
             member: None,
             waits: false,
+            rests: false,
         })
     }
 
@@ -165,7 +168,8 @@ impl SourceWatermarks {
             read.peek().is_some() && read.all(|split| split.held)
         } else {
             let may_wake = self.splits.iter().any(|split| split.idle && !split.finished);
-            !may_wake && !status.idle && status.watermark > bound
+            let is_read = self.splits.iter().any(|split| !split.finished);
+            is_read && !may_wake && !status.idle && status.watermark > bound
         };
         self.waits
     }
@@ -229,6 +233,7 @@ impl SourceWatermarks {
             {
                 self.floor = self.floor.max(self.status().watermark);
                 self.splits[index].finished = true;
+                self.rests = false;
             }
         }
     }
@@ -243,10 +248,15 @@ impl SourceWatermarks {
         self.splits.iter().position(|split| split.name == name)
     }
 
-    /// What the subtask says now: it is idle when it has no split that is read and not idle.
+    /// What the subtask says now: it is idle when it has no split that is read and not idle. When its splits have just ended it
+    /// says nothing of that before it was asked for more: mostly it ends itself, and whoever went by its last watermark as the
+    /// greatest of silent ones would go further than others, who have heard of the end first.
     fn status(&self) -> WatermarkStatus {
         let active = self.splits.iter().filter(|split| !split.finished).map(Split::status);
-        let combined = combine(active).unwrap_or(WatermarkStatus { watermark: self.floor, idle: true });
+        let combined = combine(active).unwrap_or_else(|| {
+            let idle = self.splits.is_empty() || self.rests;
+            WatermarkStatus { watermark: self.floor, idle }
+        });
         WatermarkStatus { watermark: combined.watermark.max(self.floor).max(self.emitted.watermark), ..combined }
     }
 
@@ -288,6 +298,7 @@ impl SourceWatermarks {
         let elapsed = self.polled_at.map_or(TimeSpan(0), |at| now.since(at));
         let elapsed = if std::mem::replace(&mut self.gave, gave.is_some()) { elapsed.min(INTERVAL) } else { elapsed };
         self.polled_at = Some(now);
+        self.rests = gave.is_none();
         let Some(timeout) = self.idle_timeout else { return };
         let is_idler = |split: &&mut Split| split.may_fall_silent();
         let others = self.splits.iter_mut().filter(is_idler).count();

@@ -1,5 +1,7 @@
 //! Interleavings of rows and barriers on two channels, worked by hand.
 
+mod rescaled;
+
 use super::*;
 use crate::channel::{ChannelId, OutputChannel, channel};
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
@@ -394,6 +396,31 @@ fn an_end_raises_the_watermark_before_the_barrier_that_it_completes() {
     assert_eq!(read(&mut gate, 0), ["W20"]);
     outputs[1].push(Frame::EndOfInput);
     assert_eq!(read(&mut gate, 0), ["W50", "|1"]);
+}
+
+/// W2: of a channel that ended before the others fell silent the last word counts, as it does where these did so first:
+/// windows that fire here would be late for whoever reads the results of both tasks.
+#[test]
+fn among_silent_channels_those_count_that_have_ended() {
+    for ends_first in [true, false] {
+        let (outputs, mut gate) = gate(2);
+        outputs[0].push(watermark(90));
+        outputs[1].push(watermark(50));
+        assert_eq!(read(&mut gate, 0), ["W50"]);
+        let falls_silent = |gate: &mut InputGate| {
+            outputs[1].push(idle(60));
+            read(gate, 0)
+        };
+        if ends_first {
+            outputs[0].push(Frame::EndOfInput);
+            assert_eq!(read(&mut gate, 0), [""; 0]);
+            assert_eq!(falls_silent(&mut gate), ["W90 idle"]);
+        } else {
+            assert_eq!(falls_silent(&mut gate), ["W90"]);
+            outputs[0].push(Frame::EndOfInput);
+            assert_eq!(read(&mut gate, 0), ["W90 idle"]);
+        }
+    }
 }
 
 /// What was in flight, as [`recorded`], with watermarks.

@@ -188,7 +188,16 @@ impl InputGate {
         let is_new = |channel: ChannelId| !edges.contains(&channel.edge);
         let new = self.inputs.iter().filter(|input| !input.finished && is_new(input.channel.id()));
         let new = new.map(|input| input.status.unwrap_or_default());
-        combine(old.map(|(_, status)| *status).chain(new))
+        let combined = combine(old.map(|(_, status)| *status).chain(new))?;
+        if !combined.idle {
+            return Some(combined);
+        }
+        // The greatest of all counts, also of those that have ended: other tasks may hear of the end later, and all must come equally
+        // far, since whoever reads what they make goes by the greatest of them.
+        let ended = self.inputs.iter().filter(|input| input.finished).filter_map(|input| input.status);
+        let ended = ended.map(|status| status.watermark).filter(|watermark| *watermark < i64::MAX);
+        let watermark = ended.fold(combined.watermark, i64::max);
+        Some(WatermarkStatus { watermark, idle: true })
     }
 
     /// Whether any channel has ever said something of time: then a snapshot holds what each says.

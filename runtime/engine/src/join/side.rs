@@ -110,13 +110,12 @@ impl Side {
         let mut table = context.keyed_table(plan.name, Arc::clone(&plan.rows.layout))?;
         let own: Vec<_> = state.keyed.iter().filter(|file| file.name == plan.name).cloned().collect();
         table.restore(&context.uid, &own)?;
-        let ttl = plan.ttl.zip(plan.rows.layout.updated);
         let due = plan.bound.map(|_| DueRows::open(table.as_ref(), plan.over, plan.bucket)).transpose()?;
         Ok(Self {
             rows: plan.rows.clone(),
             width: plan.rows.layout.words,
             table,
-            ttl: ttl.map(|(ttl, word)| Ttl::new(ttl, word, Clock::clone(clock))),
+            ttl: Ttl::of(plan.ttl, &plan.rows.layout, clock),
             bound: plan.bound,
             over: plan.over,
             due,

@@ -104,8 +104,7 @@ impl Operator for FirstRow {
     fn open(&mut self, context: &OperatorContext, state: RestoredState) -> Result<(), TaskError> {
         let layout = &self.plan.layout;
         self.table = Some(open_table(STATE_NAME, "a deduplication by arrival", layout, context, &state)?);
-        let ttl = self.plan.ttl.zip(layout.updated);
-        self.ttl = ttl.map(|(ttl, word)| Ttl::new(ttl, word, Clock::clone(&self.clock)));
+        self.ttl = Ttl::of(self.plan.ttl, layout, &self.clock);
         Ok(())
     }
 

@@ -42,18 +42,18 @@ impl StateMemory {
 
 /// What one table takes of it; given back when the table goes.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     memory: Arc<StateMemory>,
     bytes: u64,
 }
 
 impl Share {
-    pub(super) const fn new(memory: Arc<StateMemory>) -> Self {
+    pub(crate) const fn new(memory: Arc<StateMemory>) -> Self {
         Self { memory, bytes: 0 }
     }
 
     /// The table takes so many bytes now.
-    pub(super) fn settle(&mut self, bytes: u64, state: &str) -> Result<(), TaskError> {
+    pub(crate) fn settle(&mut self, bytes: u64, state: &str) -> Result<(), TaskError> {
         let grows = bytes > self.bytes;
         let used = if grows {
             let more = bytes - self.bytes;

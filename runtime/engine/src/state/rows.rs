@@ -96,6 +96,36 @@ impl RowKeys {
         }
     }
 
+    /// Drops the keys of rows that `keep` does not want.
+    fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut row = 0..;
+        let mut is_kept = || row.next().is_some_and(&keep);
+        match self {
+            Self::Bigint(keys) => keys.retain(|_| is_kept()),
+            Self::Encoded(bytes, ends) => {
+                let (mut start, mut kept) = (0, 0);
+                ends.retain_mut(|end| {
+                    let key = std::mem::replace(&mut start, *end)..*end;
+                    let is_kept = is_kept();
+                    if is_kept {
+                        bytes.copy_within(key.clone(), kept);
+                        kept += key.len();
+                        *end = kept;
+                    }
+                    is_kept
+                });
+                bytes.truncate(kept);
+            }
+        }
+    }
+
+    const fn bytes(&self) -> usize {
+        match self {
+            Self::Bigint(keys) => keys.capacity() * size_of::<Option<i64>>(),
+            Self::Encoded(bytes, ends) => bytes.capacity() + ends.capacity() * size_of::<usize>(),
+        }
+    }
+
     /// These keys as columns of these fields.
     ///
     /// # Errors
@@ -144,6 +174,26 @@ impl GroupRows {
     pub fn fill(&mut self, width: usize) {
         self.words.resize(self.keys.len() * width, 0);
     }
+
+    /// Drops the rows whose accumulators `keep` does not want. Positions that a [`RowIndex`] gave are void afterwards.
+    pub fn retain(&mut self, width: usize, keep: impl Fn(&[u64]) -> bool) {
+        let Self { keys, words } = self;
+        keys.retain(|row| keep(&words[row * width..][..width]));
+        let mut kept = 0;
+        for start in (0..words.len()).step_by(width) {
+            if keep(&words[start..start + width]) {
+                words.copy_within(start..start + width, kept);
+                kept += width;
+            }
+        }
+        words.truncate(kept);
+    }
+
+    /// What it takes of the memory.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.keys.bytes() + self.words.capacity() * size_of::<u64>()
+    }
 }
 
 /// Finds rows of a [`GroupRows`] by their keys.
@@ -156,6 +206,12 @@ pub struct RowIndex {
 }
 
 impl RowIndex {
+    /// What it takes of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bigint.allocation_size() + self.encoded.allocation_size()
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.bigint.clear();
@@ -277,7 +333,7 @@ const fn spread(key: i64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{RowIndex, RowKeys};
+    use super::{GroupRows, RowIndex, RowKeys};
     use crate::testing::Random;
 
     /// In order, with keys between, in disorder, and with nulls: always the same as looking through all rows.
@@ -313,6 +369,33 @@ mod tests {
                 assert_eq!(slots, expected, "encoded");
             }
             assert!(matches!(&bigint, RowKeys::Bigint(rows) if *rows == known));
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_wanted_go_with_their_keys() {
+        let mut random = Random(6);
+        for is_bigint in [true, false] {
+            for _ in 0..100 {
+                let mut rows = GroupRows::default();
+                rows.clear(is_bigint);
+                let (mut expected, mut words) = (GroupRows::default(), 0);
+                expected.clear(is_bigint);
+                for _ in 0..random.below(30) {
+                    let counts = [words, random.below(2), words * 3];
+                    words += 1;
+                    let text = "x".repeat(random.below(5) as usize);
+                    let into: &mut [&mut GroupRows] =
+                        if counts[1] == 0 { &mut [&mut rows] } else { &mut [&mut rows, &mut expected] };
+                    for into in into {
+                        into.keys.push_bigint(Some(counts[2] as i64).filter(|_| words % 7 != 0));
+                        into.keys.push_encoded(text.as_bytes());
+                        into.words.extend(counts);
+                    }
+                }
+                rows.retain(3, |words| words[1] != 0);
+                assert_eq!(format!("{rows:?}"), format!("{expected:?}"));
+            }
         }
     }
 }

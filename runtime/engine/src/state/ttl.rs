@@ -10,7 +10,7 @@
 //! After a batch these are several times as many as it brought new keys, so a table that only gets new keys holds at most
 //! a third more than those that live.
 
-use super::{AccumulatorColumn, KeyedTable};
+use super::{AccumulatorColumn, KeyedTable, TableLayout};
 use crate::error::TaskError;
 use crate::operator::Clock;
 use arrow::datatypes::DataType;
@@ -62,10 +62,11 @@ pub struct Ttl {
 }
 
 impl Ttl {
-    /// For a table whose word `word` is the time of the last write.
+    /// For a table of this layout; `None`: its rows do not expire.
     #[must_use]
-    pub fn new(ttl: TimeSpan, word: usize, clock: Clock) -> Self {
-        Self { ttl, clock, word, now: Timestamp(0), new_keys: 0 }
+    pub fn of(ttl: Option<TimeSpan>, layout: &TableLayout, clock: &Clock) -> Option<Self> {
+        let (ttl, word) = ttl.zip(layout.updated)?;
+        Some(Self { ttl, clock: Clock::clone(clock), word, now: Timestamp(0), new_keys: 0 })
     }
 
     /// A batch begins: its time.

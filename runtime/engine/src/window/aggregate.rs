@@ -6,17 +6,21 @@
 //! The flow of a batch ([`Operator::process`]): [`Router`] divides its rows by slice and leaves out the late ones; each slice
 //! adds its rows to its table. With an allowed lateness slices stay for so much longer, and rows of windows that have fired
 //! change the result ([`late`]). The flow of a watermark ([`Operator::watermark`]): [`WindowAggregate::next_window`] is the
-//! first window that is due; [`WindowAggregate::fire`] merges its slices, so many key groups at once as make a batch; slices
-//! that no window needs any more are dropped.
+//! first window that is due; [`WindowAggregate::fire`] puts its slices together ([`totals`]), so many key groups at once as
+//! make a batch; slices that no window needs any more are dropped.
 
 mod late;
 mod route;
+#[cfg(test)]
+mod tests;
+mod totals;
 
 use super::kind::{RowTime, Span, WindowKind};
 use super::merge::Merged;
+use super::output::{self, ROWS_PER_BATCH, in_batches, with_window};
 use super::progress::GroupProgress;
 use crate::aggregate::accumulate::{Signs, count};
-use crate::aggregate::{AggregateCall, GroupAggregateFactory, GroupAggregateSpec, Plan as Calls, ROWS, results};
+use crate::aggregate::{AggregateCall, GroupAggregateFactory, GroupAggregateSpec, Plan as Calls, ROWS};
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{
@@ -26,19 +30,13 @@ use crate::operator::{
 use crate::state::frozen_tables::FrozenTables;
 use crate::state::rows::GroupRows;
 use crate::state::{Fate, KeyedTable, TouchedKeys};
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::array::{Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, SchemaRef};
 use route::Router;
 use sluice_protocol::{CheckpointId, TimeSpan, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Rows that a window emits at once.
-const ROWS_PER_BATCH: usize = if cfg!(test) { 4 } else { 4096 };
-
-/// The columns of a window, behind keys and aggregates.
-pub const WINDOW_COLUMNS: [&str; 3] = ["window_start", "window_end", "window_time"];
+use totals::Totals;
 
 /// A GROUP BY window_start, window_end and keys.
 #[derive(Debug, Clone)]
@@ -112,11 +110,7 @@ impl WindowAggregateFactory {
             changelog: false,
             ttl: None,
         })?;
-        let at = DataType::Timestamp(TimeUnit::Millisecond, None);
-        let types = [at.clone(), at, window_time];
-        let window = WINDOW_COLUMNS.iter().zip(types).map(|(name, data_type)| Field::new(*name, data_type, false));
-        let fields = calls.output.fields().iter().map(|field| field.as_ref().clone()).chain(window);
-        let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let output = with_window(&calls.output, window_time);
         let lateness = i64::try_from(late.allowed_lateness.0).unwrap_or(i64::MAX);
         let wide = late.emit.then(|| late::wide(&output, &input));
         Ok(Self { plan: Arc::new(Plan { calls, kind, time, output, lateness, wide }) })
@@ -141,11 +135,9 @@ impl WindowAggregateFactory {
     pub fn results(&self) -> &SchemaRef {
         &self.plan.output
     }
-}
 
-impl OperatorFactory for WindowAggregateFactory {
-    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
-        Ok(Box::new(WindowAggregate {
+    fn build(&self) -> WindowAggregate {
+        WindowAggregate {
             plan: Arc::clone(&self.plan),
             context: None,
             slices: BTreeMap::new(),
@@ -158,8 +150,15 @@ impl OperatorFactory for WindowAggregateFactory {
             filtered: Signs::default(),
             read: GroupRows::default(),
             merged: Merged::default(),
+            totals: Totals::default(),
             clock: Arc::new(|| Timestamp(0)),
-        }))
+        }
+    }
+}
+
+impl OperatorFactory for WindowAggregateFactory {
+    fn create(&self) -> Result<Box<dyn Operator>, TaskError> {
+        Ok(Box::new(self.build()))
     }
 
     fn output_schema(&self) -> SchemaRef {
@@ -182,6 +181,7 @@ pub struct WindowAggregate {
     filtered: Signs,
     read: GroupRows,
     merged: Merged,
+    totals: Totals,
     clock: Clock,
 }
 
@@ -241,6 +241,7 @@ impl WindowAggregate {
         fates.clear();
         fates.resize(touched.keys.len(), Fate::Write);
         slice.table.store(&touched, &new, &fates)?;
+        self.totals.forget(span, &touched);
         (self.touched, self.words, self.fates, self.filtered) = (touched, new, fates, filtered);
         Ok(())
     }
@@ -282,19 +283,14 @@ impl WindowAggregate {
                 break;
             };
             if progress.fired < window.end && window.end.saturating_sub(1) <= progress.watermark {
-                let calls = &self.plan.calls;
-                let from = self.plan.kind.first_slice_end(window);
-                for (_, slice) in self.slices.range(from..=window.end) {
-                    slice.table.read_group(group, None, &mut self.read)?;
-                    self.merged.add(&mut self.read, &calls.calls, calls.layout.words);
-                }
-                self.merged.finish_group();
+                self.merge(next, group, window)?;
                 self.progress.fired(next, window.end);
             }
             next += 1;
         }
         self.emit(window, out)?;
         if is_over {
+            self.totals.settle();
             self.drop_slices();
         } else {
             self.firing = Some(Firing { window, next });
@@ -303,23 +299,15 @@ impl WindowAggregate {
     }
 
     fn emit(&mut self, window: Span, out: &mut dyn Collector) -> Result<(), TaskError> {
-        let (calls, output) = (&self.plan.calls, &self.plan.output);
-        let rows = self.merged.keys.len();
-        if rows == 0 {
+        let merged = &mut self.merged;
+        let count = merged.keys.len();
+        if count == 0 {
             return Ok(());
         }
-        let mut columns =
-            if calls.keys.is_empty() { Vec::new() } else { self.merged.keys.columns(&calls.layout.keys)? };
-        columns.extend(results(&calls.calls, &self.merged.words, calls.layout.words)?);
-        let last = window.end.saturating_sub(1);
-        for time in [window.start, window.end, last] {
-            columns.push(constant(time, rows, output.field(columns.len()).data_type())?);
-        }
-        self.merged.clear();
-        let internal = |error| TaskError::Internal(format!("the rows of a window do not make a batch: {error}"));
-        let batch = RecordBatch::try_new(SchemaRef::clone(output), columns).map_err(internal)?;
-        for start in (0..rows).step_by(ROWS_PER_BATCH) {
-            let results = Batch::inserts(batch.slice(start, ROWS_PER_BATCH.min(rows - start)));
+        let times = window_times(window).map(|time| Int64Array::from_value(time, count));
+        let rows = output::rows(&self.plan.calls, &self.plan.output, (&merged.keys, &merged.words), times)?;
+        merged.clear();
+        for results in in_batches(&rows) {
             out.collect(self.plan.widened(results)?);
         }
         Ok(())
@@ -367,6 +355,7 @@ impl Operator for WindowAggregate {
             return Err(unknown_state(context, &other.name));
         }
         self.progress = GroupProgress::open(context, &state, self.plan.lateness)?;
+        self.totals = Totals::open(&self.plan, context);
         self.context = Some(context.clone());
         self.restore(context, state.keyed)
     }
@@ -460,10 +449,7 @@ pub(super) fn unknown_state(context: &OperatorContext, name: &str) -> TaskError 
     ))
 }
 
-/// A column of one time.
-pub(super) fn constant(time: i64, rows: usize, data_type: &DataType) -> Result<ArrayRef, TaskError> {
-    let internal = |error| TaskError::Internal(format!("the times of a window as {data_type}: {error}"));
-    let at = DataType::Timestamp(TimeUnit::Millisecond, None);
-    let column = cast(&Int64Array::from_value(time, rows), &at).map_err(internal)?;
-    if column.data_type() == data_type { Ok(column) } else { cast(&column, data_type).map_err(internal) }
+/// What the columns of a window say.
+const fn window_times(window: Span) -> [i64; 3] {
+    [window.start, window.end, window.end.saturating_sub(1)]
 }

@@ -149,6 +149,16 @@ impl WindowKind {
         }
     }
 
+    /// The end of the window that ends next and shares slices with this one.
+    pub(super) const fn next_of(&self, window: Span) -> Option<i64> {
+        let shares = match self {
+            Self::Tumble { .. } | Self::Attached { .. } => false,
+            Self::Hop { slide, size, .. } => *size > *slide,
+            Self::Cumulate { size, .. } => window.end < window.start.saturating_add(*size),
+        };
+        if shares { Some(window.end.saturating_add(self.slices().0)) } else { None }
+    }
+
     /// All windows of a time, the first to end first.
     pub fn windows_of(&self, time: i64) -> impl Iterator<Item = (i64, i64)> + '_ {
         let slice = self.slice_of(time);

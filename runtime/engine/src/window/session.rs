@@ -17,10 +17,11 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use super::aggregate::{WINDOW_COLUMNS, unknown_state};
+use super::aggregate::unknown_state;
 use super::kind::{RowTime, milliseconds};
+use super::output::{self, ROWS_PER_BATCH, as_times, in_batches, with_window};
 use super::progress::GroupProgress;
-use crate::aggregate::{AggregateCall, Call, GroupAggregateSpec, Plan as Calls, ROWS, results};
+use crate::aggregate::{AggregateCall, Call, GroupAggregateSpec, Plan as Calls, ROWS};
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{
@@ -29,8 +30,8 @@ use crate::operator::{
 use crate::state::frozen_tables::FrozenTables;
 use crate::state::rows::{GroupRows, RowKeys};
 use crate::state::{AccumulatorColumn, Fate, KeyedTable, TableLayout, TouchedKeys};
-use arrow::array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatch};
-use arrow::compute::{cast, filter_record_batch};
+use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use more::MoreSessions;
 use segments::Segments;
@@ -40,9 +41,6 @@ use std::sync::Arc;
 
 /// The name of the state with a session of each key.
 pub const STATE_NAME: &str = "sessions";
-
-/// Rows that are emitted at once.
-const ROWS_PER_BATCH: usize = if cfg!(test) { 4 } else { 4096 };
 
 /// A GROUP BY over sessions.
 #[derive(Debug, Clone)]
@@ -131,10 +129,7 @@ impl SessionAggregateFactory {
         let prefix = Some(keys.len());
         let more = TableLayout { keys: more_keys, accumulators: more, words: words + 1, prefix, updated: None };
         let layout = TableLayout { keys, accumulators: main, words: words + 3, prefix: None, updated: None };
-        let types = [at.clone(), at, window_time];
-        let window = WINDOW_COLUMNS.iter().zip(types).map(|(name, data_type)| Field::new(*name, data_type, false));
-        let fields = calls.output.fields().iter().map(|field| field.as_ref().clone()).chain(window);
-        let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let output = with_window(&calls.output, window_time);
         let plan = Plan { calls, gap, time, layout: Arc::new(layout), more: Arc::new(more), output };
         Ok(Self { plan: Arc::new(plan) })
     }
@@ -354,25 +349,15 @@ impl Opened {
 
     fn emit(&mut self, out: &mut dyn Collector) -> Result<(), TaskError> {
         let (plan, due) = (&self.plan, &mut self.due);
-        let rows = due.ends.len();
-        if rows == 0 {
+        if due.ends.is_empty() {
             return Ok(());
         }
-        let calls = &plan.calls;
-        let mut columns = if calls.keys.is_empty() { Vec::new() } else { due.keys.columns(&calls.layout.keys)? };
-        columns.extend(results(&calls.calls, &due.words, calls.layout.words)?);
         let last: Int64Array = due.ends.iter().map(|end| end.saturating_sub(1)).collect();
         let times = [std::mem::take(&mut due.starts).into(), std::mem::take(&mut due.ends).into(), last];
-        for times in times {
-            columns.push(as_times(&times, plan.output.field(columns.len()).data_type())?);
-        }
+        let rows = output::rows(&plan.calls, &plan.output, (&due.keys, &due.words), times)?;
         due.keys.clear(matches!(due.keys, RowKeys::Bigint(_)));
         due.words.clear();
-        let internal = |error| TaskError::Internal(format!("the rows of sessions do not make a batch: {error}"));
-        let batch = RecordBatch::try_new(SchemaRef::clone(&plan.output), columns).map_err(internal)?;
-        for start in (0..rows).step_by(ROWS_PER_BATCH) {
-            out.collect(Batch::inserts(batch.slice(start, ROWS_PER_BATCH.min(rows - start))));
-        }
+        in_batches(&rows).for_each(|batch| out.collect(batch));
         Ok(())
     }
 }
@@ -385,13 +370,6 @@ fn key_batch(plan: &Plan, keys: &RowKeys) -> Result<RecordBatch, TaskError> {
     let internal = |error| TaskError::Internal(format!("the keys of sessions do not make a batch: {error}"));
     let nullable = plan.more.keys.iter().map(|field| field.clone().with_nullable(true)).collect::<Vec<_>>();
     RecordBatch::try_new(Arc::new(Schema::new(nullable)), columns).map_err(internal)
-}
-
-/// Milliseconds as a column of times.
-fn as_times(times: &Int64Array, data_type: &DataType) -> Result<ArrayRef, TaskError> {
-    let internal = |error| TaskError::Internal(format!("the times of a session as {data_type}: {error}"));
-    let at = cast(times, &DataType::Timestamp(TimeUnit::Millisecond, None)).map_err(internal)?;
-    if at.data_type() == data_type { Ok(at) } else { cast(&at, data_type).map_err(internal) }
 }
 
 fn not_opened() -> TaskError {

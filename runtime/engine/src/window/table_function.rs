@@ -1,15 +1,14 @@
 //! Window table functions whose rows are not aggregated right away: each row once per window it belongs to, with the columns
 //! `window_start`, `window_end` and `window_time` behind its own. A row without a time has no window and is dropped.
 
-use super::aggregate::WINDOW_COLUMNS;
 use super::kind::{WindowKind, milliseconds};
+use super::output::{as_times, with_window};
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::{Collector, Operator, OperatorContext, OperatorFactory, RestoredState};
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, UInt32Array};
-use arrow::compute::{cast, take};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use std::sync::Arc;
+use arrow::compute::take;
+use arrow::datatypes::{DataType, SchemaRef};
 
 /// Makes the operators of a window table function.
 pub struct WindowTableFunctionFactory {
@@ -29,11 +28,7 @@ impl WindowTableFunctionFactory {
         let Some(field) = field.filter(|field| matches!(field.data_type(), DataType::Timestamp(..))) else {
             return Err(TaskError::BadProgram(format!("column {time}, the time of a window, is no TIMESTAMP")));
         };
-        let at = DataType::Timestamp(TimeUnit::Millisecond, None);
-        let types = [at.clone(), at, field.data_type().clone()];
-        let own =
-            WINDOW_COLUMNS.iter().zip(types).map(|(name, data_type)| Arc::new(Field::new(*name, data_type, false)));
-        let output = Arc::new(Schema::new(input.fields().iter().cloned().chain(own).collect::<Vec<_>>()));
+        let output = with_window(input, field.data_type().clone());
         Ok(Self { kind, time, output })
     }
 }
@@ -77,8 +72,7 @@ impl Operator for WindowTableFunction {
         let taken = batch.rows.columns().iter().map(|column| take(column, &rows, None));
         let mut columns = taken.collect::<Result<Vec<ArrayRef>, _>>().map_err(internal)?;
         for times in [Int64Array::from(starts), Int64Array::from(ends), last] {
-            let at = cast(&times, &DataType::Timestamp(TimeUnit::Millisecond, None)).map_err(internal)?;
-            columns.push(cast(&at, self.output.field(columns.len()).data_type()).map_err(internal)?);
+            columns.push(as_times(&times, self.output.field(columns.len()).data_type())?);
         }
         let rows = RecordBatch::try_new(SchemaRef::clone(&self.output), columns).map_err(internal)?;
         out.collect(Batch::inserts(rows));

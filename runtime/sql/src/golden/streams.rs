@@ -2,7 +2,9 @@
 //!
 //! Where the disorder of the rows stays within what the watermark bears, over any number of splits, the results are those of
 //! [`reference`], which looks at all rows at once. Where it does not, and all rows come from one split, they are those of
-//! [`Model`] and [`sessions`], which take row by row in their order and have one watermark.
+//! [`Model`] and [`sessions`], which take row by row in their order and have one watermark. [`drawn`] draws the statement, too.
+
+mod drawn;
 
 use super::memory::{Connectors, SinkContent};
 use super::views::{self, View};

@@ -20,10 +20,18 @@ fn plan(statement: &str) -> String {
 }
 
 fn counted(function: &str) -> String {
-    plan(&format!(
-        "INSERT INTO counts SELECT window_start, window_end, k, COUNT(*) FROM {function} WHERE v > 3 GROUP BY k, \
+    counted_where(function, "v > 3")
+}
+
+fn counted_where(function: &str, condition: &str) -> String {
+    plan(&of_counts(function, condition))
+}
+
+fn of_counts(function: &str, condition: &str) -> String {
+    format!(
+        "INSERT INTO counts SELECT window_start, window_end, k, COUNT(*) FROM {function} WHERE {condition} GROUP BY k, \
          window_start, window_end HAVING COUNT(*) > 1"
-    ))
+    )
 }
 
 fn refusal(kind: SqlErrorKind, marked: &str) -> String {
@@ -129,6 +137,7 @@ fn rows_of_windows_without_or_with_another_aggregation() {
 
 #[test]
 fn sessions_belong_to_the_keys_they_are_partitioned_by() {
+    let counted = |function: &str| counted_where(function, "k <> 'x'");
     let session = counted("TABLE(SESSION(TABLE events PARTITION BY (k), DESCRIPTOR(ts), INTERVAL '1' MINUTE))");
     assert!(
         session.contains("WindowAggregate(window=[SESSION(60000 ms)], groupBy=[k], select=[k, COUNT(*)])"),
@@ -157,6 +166,28 @@ fn sessions_belong_to_the_keys_they_are_partitioned_by() {
         &format!("INSERT INTO counts SELECT window_start, window_end, k, v FROM {whole}"),
     );
     assert!(rows.starts_with("SESSION without an aggregation"), "{rows}");
+}
+
+/// Rows that a condition leaves out still hold a session together: only whole sessions can be left out.
+#[test]
+fn a_condition_on_rows_of_sessions_is_refused() {
+    let session = "SESSION(TABLE events PARTITION BY (k), DESCRIPTOR(ts), INTERVAL '1' MINUTE)";
+    for (from, condition) in [
+        (session.to_owned(), "v > 3"),
+        (session.to_owned(), "k <> 'x' AND v > 3"),
+        (format!("(SELECT * FROM {session}) t"), "v > 3"),
+        (format!("(SELECT window_start, window_end, k, v AS n FROM {session} WHERE v > 3) t"), "k <> 'x'"),
+    ] {
+        let refused = refusal(SqlErrorKind::Unsupported, &of_counts(&from, condition));
+        assert!(refused.contains("WHERE over SESSION can only look at the columns of its PARTITION BY"), "{refused}");
+    }
+    let below = session.replace("TABLE events", "(SELECT * FROM events WHERE v > 3)");
+    for (from, condition) in [
+        (below, "k <> 'x'"),
+        (format!("(SELECT k AS k, window_start, window_end, v FROM {session}) t"), "k <> 'x' AND UPPER(k) <> 'Y'"),
+    ] {
+        assert!(counted_where(&from, condition).contains("window=[SESSION(60000 ms)], groupBy=[k]"), "{from}");
+    }
 }
 
 #[test]

@@ -9,14 +9,14 @@ use super::late_rows::Lateness;
 use super::time::{TimeAttribute, Times};
 use super::{Lineage, Stream, Translator, Updates};
 use crate::calc::{self, Calc, Output, Value};
-use crate::error::SqlError;
+use crate::error::{SqlError, SqlErrorKind};
 use crate::graph::Chain;
 use crate::uid::StatefulKind;
 use crate::window::{WindowNode, Windows};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use datafusion_common::ScalarValue;
 use datafusion_expr::logical_plan::Aggregate;
-use datafusion_expr::{Expr, UserDefinedLogicalNodeCore, cast};
+use datafusion_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore, cast};
 use sluice_engine::aggregate::AggregateCall;
 use sluice_engine::error::TaskError;
 use sluice_engine::operator::OperatorFactory;
@@ -148,6 +148,17 @@ impl Translator<'_> {
                 .statement
                 .unsupported("SESSION without an aggregation by window_start, window_end and its keys")),
         }
+    }
+
+    /// Rows that a condition leaves out hold sessions together all the same, but would not be there to do so.
+    pub(super) fn check_sessions(&self, input: &LogicalPlan) -> Result<(), SqlError> {
+        if !crate::window::parts_sessions(input) {
+            return Ok(());
+        }
+        let message = "WHERE over SESSION can only look at the columns of its PARTITION BY: rows that it leaves out hold \
+                       sessions together all the same. For sessions of the other rows filter below it, SESSION(TABLE v, …) \
+                       with CREATE VIEW v AS SELECT … WHERE …; to leave rows out of an aggregate, write FILTER (WHERE …)";
+        Err(self.statement.text.error(SqlErrorKind::Unsupported, self.statement.insert.query_at, message))
     }
 
     /// DESCRIPTOR names a time of which watermarks speak, or the clock.

@@ -217,6 +217,45 @@ fn window_columns(plan: &LogicalPlan) -> Option<Vec<Option<usize>>> {
     }
 }
 
+/// Whether a condition stands between sessions and what is made of them that looks at more than the columns that a session
+/// belongs to: the rows that it leaves out hold sessions together all the same.
+pub(crate) fn parts_sessions(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => parts_sessions(&alias.input),
+        LogicalPlan::Projection(projection) => parts_sessions(&projection.input),
+        LogicalPlan::Filter(filter) => {
+            let Some(keys) = session_keys(&filter.input) else { return false };
+            let schema = filter.input.schema();
+            let is_key = |column: &Column| schema.maybe_index_of_column(column).is_some_and(|index| keys[index]);
+            parts_sessions(&filter.input) || !filter.predicate.column_refs().into_iter().all(is_key)
+        }
+        _ => false,
+    }
+}
+
+/// Which columns of a plan are those that a session below it belongs to; `None`: there is none.
+fn session_keys(plan: &LogicalPlan) -> Option<Vec<bool>> {
+    match plan {
+        LogicalPlan::Extension(extension) => {
+            let node = of_extension(extension).filter(|node| matches!(node.windows, Windows::Session { .. }))?;
+            let keys = node.partition.iter().filter_map(|key| key.try_as_col());
+            let keys: Vec<usize> = keys.filter_map(|key| node.input.schema().maybe_index_of_column(key)).collect();
+            Some((0..node.schema.fields().len()).map(|column| keys.contains(&column)).collect())
+        }
+        LogicalPlan::SubqueryAlias(alias) => session_keys(&alias.input),
+        LogicalPlan::Filter(filter) => session_keys(&filter.input),
+        LogicalPlan::Projection(projection) => {
+            let (keys, schema) = (session_keys(&projection.input)?, projection.input.schema());
+            let is_key = |expression: &Expr| match expression.clone().unalias() {
+                Expr::Column(column) => schema.maybe_index_of_column(&column).is_some_and(|index| keys[index]),
+                _ => false,
+            };
+            Some(projection.expr.iter().map(is_key).collect())
+        }
+        _ => None,
+    }
+}
+
 /// Whether an expression needs a column of the window.
 fn looks_at(expression: &Expr, schema: &DFSchema, columns: &[Option<usize>]) -> bool {
     expression.column_refs().into_iter().any(|column| {

@@ -5,14 +5,15 @@
 //! Rows that are later still may be emitted themselves, beside the results ([`super::LATE`]).
 
 use super::super::kind::Span;
+use super::super::output::as_times;
 use super::route::Router;
-use super::{LATE, Plan, WindowAggregate, constant};
+use super::{LATE, Plan, WindowAggregate, window_times};
 use crate::aggregate::{ROWS, changes};
 use crate::batch::Batch;
 use crate::error::TaskError;
 use crate::operator::Collector;
 use crate::state::Fate;
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, UInt32Array, new_null_array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
@@ -94,8 +95,9 @@ impl WindowAggregate {
             };
             let (count, output) = (results.num_rows(), &self.plan.output);
             let mut columns = results.columns().to_vec();
-            for time in [window.start, window.end, window.end.saturating_sub(1)] {
-                columns.push(constant(time, count, output.field(columns.len()).data_type())?);
+            for time in window_times(*window) {
+                let times = Int64Array::from_value(time, count);
+                columns.push(as_times(&times, output.field(columns.len()).data_type())?);
             }
             let rows = RecordBatch::try_new(SchemaRef::clone(output), columns).map_err(|error| internal(&error))?;
             out.collect(self.plan.widened(Batch { rows, kinds })?);

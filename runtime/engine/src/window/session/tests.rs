@@ -5,7 +5,7 @@ use crate::aggregate::AggregateKind;
 use crate::operator::RestoredList;
 use crate::state::StateBackend;
 use crate::testing::{Collected, Random, backends, context, lines, restored, written};
-use arrow::array::{StringArray, TimestampMillisecondArray};
+use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray};
 use sluice_protocol::key_group::encode;
 use std::collections::BTreeMap;
 
