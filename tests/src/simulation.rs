@@ -100,6 +100,10 @@ pub struct Coverage {
     pub swept: u64,
     /// Unfinished uploads that were given up.
     pub given_up_uploads: u64,
+    /// Jobs that finished with their checkpoints in the JobManager's memory.
+    pub in_memory: u64,
+    /// Jobs that ended when that was lost.
+    pub lost: u64,
     /// Simulated milliseconds.
     pub millis: u64,
 }
@@ -132,6 +136,8 @@ impl Coverage {
         self.left += other.left;
         self.swept += other.swept;
         self.given_up_uploads += other.given_up_uploads;
+        self.in_memory += other.in_memory;
+        self.lost += other.lost;
         self.millis += other.millis;
     }
 }

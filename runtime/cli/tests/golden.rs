@@ -74,9 +74,13 @@ fn handed_out(snapshot: &Value, source: &str) -> Vec<u64> {
 }
 
 fn sums(numbers: impl IntoIterator<Item = u64>, keys: u64) -> Sums {
+    sums_by(numbers, |number| number % keys)
+}
+
+fn sums_by(numbers: impl IntoIterator<Item = u64>, key: impl Fn(u64) -> u64) -> Sums {
     let mut sums = Sums::new();
     for number in numbers {
-        let (count, sum) = sums.entry(number % keys).or_default();
+        let (count, sum) = sums.entry(key(number)).or_default();
         (*count, *sum) = (*count + 1, *sum + number);
     }
     sums
@@ -106,6 +110,26 @@ fn restored(directory: &Directory, manifest: &str, snapshot: &str, (number, more
     let ran = directory.run(&line);
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
     inspect(directory, &to)
+}
+
+const NARROWED: &str = "counts.group-aggregate(k)";
+
+/// Base and deltas: what newer files say of a key stands.
+#[test]
+fn the_golden_checkpoint_of_a_base_and_deltas_of_version_1_is_restored() {
+    let directory = Directory::new("golden-incremental");
+    let place = golden("incremental-v1").join("1/chk-20");
+    let snapshot = inspect(&directory, place.to_str().unwrap());
+    let keyed = operator(&snapshot, NARROWED)["keyed"].as_array().unwrap();
+    let deltas = keyed.iter().filter(|piece| piece["kind"] == "delta").count();
+    assert!(deltas >= 4 && deltas < keyed.len(), "{keyed:#?}");
+    let key = |number: u64| if number < 20_000 { number % 5000 } else { number % 40 };
+    let numbers = handed_out(&snapshot, "counts.source(numbers)");
+    assert_eq!(sums_in(state(&snapshot, NARROWED)), sums_by(numbers, key));
+    for (number, more) in ["  parallelism: 3\n", "  parallelism: 1\n  stateBackend: Disk\n"].into_iter().enumerate() {
+        let end = restored(&directory, "incremental.yaml", place.to_str().unwrap(), (number, more));
+        assert!(sums_in(state(&end, NARROWED)) == sums_by(0..NUMBERS, key), "{more}: other counts");
+    }
 }
 
 const GROUPS: &str = "counts.group-aggregate(n % 5000)";
@@ -227,18 +251,76 @@ fn the_golden_unaligned_checkpoint_of_version_1_is_restored() {
     }
 }
 
+const WINDOWED: &str = "totals.window-aggregate(TUMBLE(7000 ms),n % 50)";
+
+/// Rows of all slices of windows, results of windows, and rows on the way to both, as count and sum by key.
+fn windowed(snapshot: &Value) -> Sums {
+    let totals = format!("{WINDOWED}.group-aggregate(k)");
+    let mut found = Sums::new();
+    let mut add = |key: &str, count: &str, sum: &str| {
+        let [key, count, sum] = [key, count, sum].map(|cell| cell.parse::<u64>().unwrap());
+        let entry = found.entry(key).or_default();
+        *entry = (entry.0 + count, entry.1 + sum);
+    };
+    for table in operator(snapshot, WINDOWED)["rows"].as_object().unwrap().values() {
+        rows(table).iter().for_each(|row| add(row[1], row[2], row[3]));
+    }
+    for table in operator(snapshot, &totals)["rows"].as_object().unwrap().values() {
+        rows(table).iter().for_each(|row| add(row[1], row[3], row[5]));
+    }
+    for edge in snapshot["inFlight"].as_array().unwrap() {
+        let is_result = edge["edge"].as_str().unwrap().ends_with(&totals);
+        for row in rows(&edge["rows"]) {
+            if is_result { add(row[1], row[2], row[3]) } else { add(row[1], "1", row[2]) }
+        }
+    }
+    found
+}
+
+/// Windows that are open, of which the watermark says when they fire, with rows and results in flight.
+#[test]
+fn the_golden_checkpoint_of_windows_of_version_1_is_restored() {
+    let directory = Directory::new("golden-windows");
+    let snapshot = inspect(&directory, golden("windows-v1").to_str().unwrap());
+    let slices = operator(&snapshot, WINDOWED)["rows"].as_object().unwrap();
+    assert_eq!(slices.keys().collect::<Vec<_>>(), ["slice_84000_91000", "slice_91000_98000"]);
+    let numbers = handed_out(&snapshot, "totals.source(numbers)");
+    assert_eq!(windowed(&snapshot), sums(numbers, 50));
+    let uid = format!("{WINDOWED}.group-aggregate(k)");
+    let settings = ["  parallelism: 2\n", "  parallelism: 1\n  stateBackend: Disk\n", "  parallelism: 3\n"];
+    for (number, more) in settings.into_iter().enumerate() {
+        let end = restored(&directory, "windows.yaml", "windows-v1", (number, more));
+        let found: BTreeMap<u64, [u64; 3]> =
+            state(&end, &uid).into_iter().map(|row| (row[0], [row[1], row[2], row[4]])).collect();
+        // A window has 700 numbers, of each key some.
+        let windows = NUMBERS.div_ceil(700);
+        let expected = sums(0..NUMBERS, 50).into_iter().map(|(key, (count, sum))| (key, [windows, count, sum]));
+        assert_eq!(found, expected.collect(), "{more}");
+    }
+}
+
 /// Batches in flight are read in part of a file, which tells itself whether it is whole, and of which version it is.
 #[test]
 fn a_file_of_batches_in_flight_with_another_byte_is_named_and_nothing_is_restored() {
-    let (code, last, name) = with_another_byte("damaged", |length| length / 4);
+    let (code, last, name) = with_damage("damaged", 1, |bytes| {
+        let at = bytes.len() / 4;
+        bytes[at] ^= 1;
+    });
     assert_eq!(code, Some(1), "{last}");
     assert!(last.contains("StateUnreadable") && last.contains(&name) && last.contains("their checksum is"), "{last}");
+}
+
+#[test]
+fn a_file_of_batches_in_flight_that_is_cut_off_is_named_and_nothing_is_restored() {
+    let (code, last, name) = with_damage("cut-off", 1, |bytes| bytes.truncate(bytes.len() / 2));
+    assert_eq!(code, Some(1), "{last}");
+    assert!(last.contains("StateUnreadable") && last.contains(&name), "{last}");
 }
 
 /// A newer release will not be here after another try.
 #[test]
 fn a_file_of_batches_in_flight_of_a_newer_version_is_refused_by_name_and_not_tried_again() {
-    let (code, last, name) = with_another_byte("newer", |_| 9);
+    let (code, last, name) = with_damage("newer", 60, |bytes| bytes[9] ^= 1);
     assert_eq!(code, Some(2), "a person must act: {last}");
     assert!(last.contains("SnapshotUnreadable") && last.contains(&name), "{last}");
     let what =
@@ -246,18 +328,16 @@ fn a_file_of_batches_in_flight_of_a_newer_version_is_refused_by_name_and_not_tri
     assert!(last.contains(what), "{last}");
 }
 
-/// Exit code and last line of a run from the unaligned checkpoint with one bit of its first file changed, and that file's name.
-fn with_another_byte(name: &str, at: impl Fn(usize) -> usize) -> (Option<i32>, String, String) {
+/// Exit code and last line of a run from the unaligned checkpoint whose first file was changed so, and that file's name.
+fn with_damage(name: &str, timeout: u32, damage: impl Fn(&mut Vec<u8>)) -> (Option<i32>, String, String) {
     let directory = Directory::new(&format!("golden-{name}"));
     let damaged = directory.path().join("damaged");
     assert!(Command::new("cp").arg("-r").args([golden("unaligned-v1"), damaged.clone()]).status().unwrap().success());
     let files = std::fs::read_dir(&damaged).unwrap().map(|entry| entry.unwrap().path());
     let file = files.filter(|path| path.to_str().unwrap().contains("in-flight-")).min().unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    let at = at(bytes.len());
-    bytes[at] ^= 1;
+    damage(&mut bytes);
     std::fs::write(&file, bytes).unwrap();
-    let timeout = if name == "newer" { 60 } else { 1 };
     let line = format!("run {} --rest-port 0 --start-timeout {timeout} -s damaged", golden("unaligned.yaml").display());
     let ran = directory.run(&line);
     (ran.code, ran.err.lines().last().unwrap().to_owned(), file.file_name().unwrap().to_str().unwrap().to_owned())

@@ -184,19 +184,20 @@ fn a_state_file_with_another_byte_is_named_and_waited_for() {
 
 /// The description of the snapshot itself: a byte of a position is not taken for another position.
 #[test]
-fn a_metadata_with_another_byte_is_named_and_waited_for() {
+fn a_metadata_with_another_byte_or_cut_off_is_named_and_waited_for() {
     let (directory, checkpoint) = interrupted("metadata");
     let file = checkpoint.join("_metadata");
     let whole = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, whole.replacen("\"checkpoint\": ", "\"checkpoint\": 1", 1)).unwrap();
     write(&directory, "fast.yaml", &manifest("numbers", 1_000_000, "  parallelism: 2\n"));
     let line = format!("run fast.yaml --rest-port 0 --checkpoint-dir restored-0 -s {}", checkpoint.display());
-    let ran = directory.run(&format!("{line} --start-timeout 2"));
-    let last = ran.err.lines().last().unwrap();
-    assert!(
-        last.starts_with("error: StateDamaged: ") && last.contains("/_metadata is damaged: its checksum"),
-        "{last}"
-    );
+    let other_byte = whole.replacen("\"checkpoint\": ", "\"checkpoint\": 1", 1);
+    for (damaged, what) in [(&whole[..whole.len() / 2], "EOF while parsing"), (&other_byte, "its checksum")] {
+        std::fs::write(&file, damaged).unwrap();
+        let ran = directory.run(&format!("{line} --start-timeout 2"));
+        let last = ran.err.lines().last().unwrap();
+        let said = format!("/_metadata is damaged: {what}");
+        assert!(last.starts_with("error: StateDamaged: ") && last.contains(&said), "{last}");
+    }
     let mut child = directory.command(&line).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();
     wait_for_line(&mut child, "/_metadata is damaged: its checksum is ");
     std::fs::write(&file, &whole).unwrap();

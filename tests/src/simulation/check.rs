@@ -402,6 +402,31 @@ impl Check {
         Ok(())
     }
 
+    /// Whether the job has ended with all its input: so its ledger says, or it has none.
+    #[must_use]
+    pub fn is_read_to_its_end(&self, without_ledger: bool) -> bool {
+        without_ledger || matches!(self.last.as_ref().map(|last| &last.kind), Some(EntryKind::Finished { .. }))
+    }
+
+    /// A checkpoint in the JobManager's memory is complete.
+    pub fn note_in_memory(&mut self, cut: &Cut) {
+        self.coverage.checkpoints += 1;
+        self.last_view = cut.view(&self.events).clone();
+        self.last_positions = cut.positions.clone();
+    }
+
+    /// A job without a ledger says that it has finished.
+    ///
+    /// # Errors
+    /// When its last checkpoint holds less than all of its input.
+    pub fn on_finished_in_memory(&mut self) -> Result<(), String> {
+        self.coverage.in_memory += 1;
+        if self.last_positions == self.events.end() {
+            return Ok(());
+        }
+        Err(format!("the job finished at {:?}, without all its input", self.last_positions))
+    }
+
     /// What a later start would commit of what the end has left (L6).
     ///
     /// # Errors

@@ -6,12 +6,14 @@
 use crate::simulation::job_manager::JobManager;
 use crate::simulation::people::SAVEPOINTS;
 use crate::simulation::program;
-use crate::simulation::program::shape::{MAX_PARALLELISM, Parallelism};
+use crate::simulation::program::shape::{KEY_GROUPS, Layout};
 use crate::simulation::scenario::{Bug, Upgrade};
 use crate::simulation::store::ROOT;
 use crate::simulation::task_manager::{Setup, TaskManager};
 use crate::simulation::world::{Event, Process, World, process_id};
 use sluice_engine::program::Program;
+use sluice_engine::state::StateBackend;
+use sluice_engine::state::disk::DiskSpace;
 use sluice_protocol::failure::{ExitKind, ExitRecord};
 use sluice_protocol::job_master::{CloseEnd, Command, Directive, JobMasterConfig, StartFrom};
 use sluice_protocol::ledger::SavepointKind;
@@ -23,6 +25,9 @@ use sluice_protocol::options::{
 use sluice_protocol::paths::JobPaths;
 use sluice_protocol::restart::{CountedFailure, FailureCounts, RestartDecision, RestartPolicy};
 use sluice_protocol::{Generation, JobId, ProcessId, TaskManagerId, TimeSpan, Timestamp};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Time between two looks at the world.
 const PERIOD: u64 = 150;
@@ -97,8 +102,8 @@ impl World {
         self.controller.current
     }
 
-    fn parallelism(&self) -> Parallelism {
-        self.scenario.parallelism[usize::from(self.controller.stopped || self.epoch > 0)]
+    fn layout(&self) -> Layout {
+        self.scenario.layouts[usize::from(self.controller.stopped || self.epoch > 0)]
     }
 
     fn start_generation(&mut self) {
@@ -117,7 +122,7 @@ impl World {
         let index = self.start_job_manager(self.epoch, generation, directive);
         self.controller.current = Some(index);
         self.end_pods();
-        let graph = self.scenario.shape.graph(&self.parallelism());
+        let graph = self.scenario.shape.graph(&self.layout());
         let needed = graph.slots_needed().div_ceil(self.scenario.slots) + self.scenario.spares;
         let now = self.now;
         if closing.is_some() {
@@ -206,7 +211,7 @@ impl World {
     pub(super) fn start_job_manager(&mut self, epoch: usize, generation: u64, directive: Directive) -> usize {
         let process = process_id(self.job_managers.len());
         let is_first = directive.id == FIRST;
-        let parallelism = self.scenario.parallelism[usize::from(!is_first || epoch > 0)];
+        let layout = self.scenario.layouts[usize::from(!is_first || epoch > 0)];
         let revision = if is_first { 1 } else { 2 };
         let config = JobMasterConfig {
             job: job(epoch),
@@ -214,9 +219,9 @@ impl World {
             process,
             revision,
             directive,
-            graph: self.scenario.shape.graph(&parallelism),
+            graph: self.scenario.shape.graph(&layout),
             options: self.options(),
-            storage_uri: Some(ROOT.to_owned()),
+            storage_uri: (!self.scenario.in_memory).then(|| ROOT.to_owned()),
             probed: None,
             failures: self.controller.failures.clone(),
             planted: Bug::planted(self.scenario.bug),
@@ -259,14 +264,14 @@ impl World {
             unaligned: alignment_timeout.is_some(),
             alignment_timeout: alignment_timeout.unwrap_or_default(),
             retention: if scenario.deletes { Retention::DeleteOnCancellation } else { Retention::default() },
-            storage: ROOT.to_owned(),
+            storage: if scenario.in_memory { "JobManager" } else { ROOT }.to_owned(),
             savepoint_storage: Some(format!("{ROOT}/{SAVEPOINTS}")),
             storage_options: None,
         };
         let delay = FixedDelay { delay: TimeSpan(200), ..FixedDelay::default() };
         JobOptions {
             parallelism: 1,
-            max_parallelism: MAX_PARALLELISM,
+            max_parallelism: KEY_GROUPS,
             slots: scenario.slots,
             checkpointing: Some(checkpointing),
             restart_strategy: Some(RestartStrategySpec { fixed_delay: Some(delay), ..RestartStrategySpec::default() }),
@@ -358,10 +363,26 @@ impl World {
         }
     }
 
-    /// The program at a parallelism.
-    pub(super) fn program(&self, parallelism: &Parallelism) -> Program {
+    /// The program of a revision.
+    pub(super) fn program(&self, layout: &Layout) -> Program {
         let (events, stalls) = (program::Events::new(&self.scenario), program::sink::Stalls::new(&self.scenario));
-        program::program(events, parallelism, (&self.view, &self.archive), stalls)
+        program::program(events, layout, (&self.view, &self.archive, &self.results), stalls)
+    }
+
+    /// All processes of a world share one working directory, of which each has tables of its own.
+    fn state_backend(&mut self) -> StateBackend {
+        if !self.layout().disk {
+            return StateBackend::Hash;
+        }
+        let space = self.disk.get_or_insert_with(|| {
+            static NUMBER: AtomicU32 = AtomicU32::new(0);
+            let name = format!("simulation-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+            // Every new table is synced: where there is a file system in memory, it is taken.
+            let memory = Path::new("/dev/shm");
+            let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+            DiskSpace::create(&place, &name, 1 << 20).expect("a working directory for state on disk")
+        });
+        StateBackend::Disk(Arc::clone(space))
     }
 
     fn create_task_manager(&mut self) {
@@ -369,13 +390,15 @@ impl World {
         let generation = self.controller.generation;
         let uid = job(self.epoch).uid;
         let name = TaskManagerId(format!("{uid}-{generation}-tm-{}", self.controller.task_managers_created));
+        let state_backend = self.state_backend();
         let setup = Setup {
             process: ProcessId(format!("{name}-process")),
             name,
             epoch: self.epoch,
             generation: Generation(generation),
             slots: self.scenario.slots,
-            program: self.program(&self.parallelism()),
+            program: self.program(&self.layout()),
+            state_backend,
             clock: self.clock_for_tasks(),
             inline_limit: if self.scenario.files { 0 } else { 1 << 20 },
             window: self.rng.usize(300..6000),
@@ -446,6 +469,17 @@ impl World {
         // A report may have raised m since it was started.
         let told = self.check.directives.get(&self.controller.directive.id).map_or(0, |(_, seen)| *seen);
         match record.kind {
+            ExitKind::Finished if self.scenario.in_memory => {
+                if let Err(what) = self.check.on_finished_in_memory() {
+                    self.violate(what);
+                }
+                self.finish();
+            }
+            // The memory is gone with its process, rightly or not believed to be lost.
+            ExitKind::StateLost if self.scenario.in_memory && generation > 1 => {
+                self.check.coverage.lost += 1;
+                self.end_world();
+            }
             ExitKind::Finished => self.finish(),
             ExitKind::Stopped if self.scenario.cancel.is_some() => self.finish(),
             ExitKind::Stopped if self.controller.stopping && !self.controller.stopped => {

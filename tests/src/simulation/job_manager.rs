@@ -1,8 +1,9 @@
 //! A JobManager process: the real JobMaster, driven by events of the world.
 
-use sluice_protocol::Timestamp;
 use sluice_protocol::job_master::{Action, Event, JobMaster, JobMasterConfig};
 use sluice_protocol::status::JobStatus;
+use sluice_protocol::{CheckpointId, Timestamp};
+use std::collections::BTreeMap;
 
 /// One process.
 pub struct JobManager {
@@ -18,6 +19,8 @@ pub struct JobManager {
     pub alive: bool,
     /// The wakeup that is scheduled.
     pub wakes_at: Option<u64>,
+    /// Where checkpoints lie in its memory: the latest complete one, and where that stands in the input.
+    pub completed: Option<(CheckpointId, BTreeMap<u32, u64>)>,
 }
 
 impl JobManager {
@@ -27,7 +30,7 @@ impl JobManager {
         let (generation, revision) = (config.generation.0, config.revision);
         let mut rng = fastrand::Rng::with_seed(seed);
         let master = JobMaster::new(config, Box::new(move || rng.u64(..)));
-        Self { master, epoch, generation, revision, alive: true, wakes_at: None }
+        Self { master, epoch, generation, revision, alive: true, wakes_at: None, completed: None }
     }
 
     /// Feeds an event.

@@ -1,7 +1,8 @@
 //! A job that counts and sums by key, with real operators, and what its counts must be at any cut.
 //!
 //! [`shape`]: which vertices it has. [`operators`]: those written for the simulation, with lists and broadcast state.
-//! [`time`]: watermarks and late rows. [`sink`]: what readers see. [`archive`]: what they see of a sink that commits with checkpoints. [`cut`]: what a snapshot holds and must hold.
+//! [`time`]: watermarks and late rows. [`windows`]: what fires by them. [`sink`]: what readers see. [`archive`]: what they see of
+//! a sink that commits with checkpoints. [`cut`]: what a snapshot holds and must hold.
 
 pub mod archive;
 pub mod cut;
@@ -9,14 +10,15 @@ pub mod operators;
 pub mod shape;
 pub mod sink;
 pub mod time;
+pub mod windows;
 
 use crate::simulation::scenario::Scenario;
 use archive::{Archive, ArchiveSink, Row};
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMillisecondArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use operators::{Order, PassOn, Rules, Tally};
 use shape::{
-    ARCHIVE, CONTROL_SPLIT, COUNTS, HISTOGRAM, Parallelism, RELAYED, RULES, Role, SOURCE_STEP, SOURCES, Shape, TALLY,
+    ARCHIVE, CONTROL_SPLIT, COUNTS, HISTOGRAM, Layout, RELAYED, RULES, Role, SOURCE_STEP, SOURCES, Shape, TALLY,
 };
 use sink::{Stalls, View, ViewSink};
 use sluice_engine::aggregate::{AggregateCall, AggregateKind, GroupAggregateFactory, GroupAggregateSpec};
@@ -32,6 +34,7 @@ use sluice_protocol::{OperatorUid, SubtaskIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use time::{Foretold, LATENESS, Lateness};
+use windows::{RESULTS, Results, ResultsSink, WINDOWS};
 
 /// Count and sum by key.
 pub type Counts = BTreeMap<i64, (i64, i64)>;
@@ -126,24 +129,26 @@ impl Events {
     fn batch(&self, split: u32, positions: std::ops::Range<u64>) -> Result<Batch, TaskError> {
         let at: Vec<i64> = positions.clone().map(|position| position as i64).collect();
         let splits = vec![i64::from(split); at.len()];
-        let times = positions.clone().map(|position| self.time(split, position)).collect();
+        let times: Vec<i64> = positions.clone().map(|position| self.time(split, position)).collect();
         let (keys, values): (Vec<i64>, Vec<i64>) = positions.map(|position| self.row(split, position)).unzip();
-        let columns =
+        let shown = self.shown(&times);
+        let mut columns =
             [keys, values, splits, at, times].map(|column| Arc::new(Int64Array::from(column)) as ArrayRef).to_vec();
+        columns.push(Arc::new(TimestampMillisecondArray::from(shown)));
         let rows = RecordBatch::try_new(schema(), columns).map_err(|error| TaskError::Internal(error.to_string()))?;
         Ok(Batch::inserts(rows))
     }
 }
 
-/// The program at a parallelism.
+/// The program of a revision.
 ///
 /// # Panics
 /// Never: the statements are well formed.
 #[must_use]
 pub fn program(
     events: Events,
-    parallelism: &Parallelism,
-    (view, archive): (&View, &Archive),
+    layout: &Layout,
+    (view, archive, results): (&View, &Archive, &Results),
     stalls: Stalls,
 ) -> Program {
     let shape = events.shape;
@@ -179,13 +184,20 @@ pub fn program(
             let sink = Some((ARCHIVE.into(), sink));
             VertexProgram { source: None, operators: vec![], sink, output_schema: schema() }
         }
+        Role::Windows => {
+            let factory = windows::aggregate(&events);
+            let sink: Arc<dyn SinkFactory> = Arc::new(ResultsSink { results: Arc::clone(results), events });
+            let output_schema = factory.output_schema();
+            let operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)> = vec![(WINDOWS.into(), Arc::new(factory))];
+            VertexProgram { source: None, operators, sink: Some((RESULTS.into(), sink)), output_schema }
+        }
         Role::Histogram => {
             let operators: Vec<(OperatorUid, Arc<dyn OperatorFactory>)> = vec![(HISTOGRAM.into(), histogram.clone())];
             VertexProgram { source: None, operators, sink: sink(), output_schema: histogram.output_schema() }
         }
     };
     let vertices = shape.roles().into_iter().map(vertex).collect();
-    Program { graph: shape.graph(parallelism), vertices }
+    Program { graph: shape.graph(layout), vertices }
 }
 
 fn pass_on(
@@ -228,7 +240,9 @@ fn group_by_count(input: SchemaRef) -> GroupAggregateSpec {
 
 fn schema() -> SchemaRef {
     let columns = ["k", "v", "split", "position", "time"];
-    Arc::new(Schema::new(columns.map(|name| Field::new(name, DataType::Int64, true)).to_vec()))
+    let shown = Field::new("shown", DataType::Timestamp(TimeUnit::Millisecond, None), true);
+    let fields = columns.map(|name| Field::new(name, DataType::Int64, true)).into_iter().chain([shown]);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 /// A column of numbers.

@@ -1,110 +1,15 @@
 //! What a seed decides: the job, its faults, and how people treat it.
 
+mod bug;
+
+pub use bug::Bug;
+
 use crate::simulation::people::Ask;
-use crate::simulation::program::shape::{Parallelism, Shape};
+use crate::simulation::program::shape::{Layout, Shape};
+use crate::simulation::program::windows::Windows;
 use fastrand::Rng;
 use sluice_protocol::TimeSpan;
-use sluice_protocol::job_master::Planted;
 use sluice_protocol::message::Alignment;
-
-/// A bug planted on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
-    /// L3 and L4 broken: no supersession, first entries trimmed.
-    Fence,
-    /// L2 broken: an append without a clear answer counts as failed.
-    UnclearAppend,
-    /// L2 broken: 412 of the own put is taken for another's entry.
-    OwnAppend,
-    /// N3 broken: a directive is carried out again.
-    Directive,
-    /// Barriers are not aligned.
-    Alignment,
-    /// K6 broken: nobody looks for what is dead.
-    Sweep,
-    /// B2 broken: what a barrier overtook at the sender is not saved.
-    SenderShare,
-    /// B3 broken: restored batches that were not read yet are not saved again.
-    RestoredShare,
-    /// B3 broken: what the sender saved is restored before what the receiver saved.
-    InFlightOrder,
-    /// B3 broken: barriers overtake rows of broadcast edges.
-    Broadcast,
-    /// K4 broken: the clock decides that a savepoint has failed, not the ledger.
-    Deadline,
-    /// K5 broken: savepoints are taken beside unaligned checkpoints.
-    Overlap,
-    /// K6 broken: a subtask refers to a file of an attempt before, because its rows were as many.
-    ForeignFile,
-    /// K6 broken: with a checkpoint go all its files, whatever else refers to them.
-    References,
-    /// K4 broken: after a drain that was given up the tasks go on without their sources.
-    Drain,
-    /// N3 broken: entries of an older revision beyond m stop a start again and again.
-    OlderRevision,
-    /// L6, K4 broken: a closer does not finish a stop that had reached its checkpoint.
-    Closer,
-    /// K7 broken: what an upgrade went on from is displaced as any other checkpoint.
-    Pin,
-    /// K3 broken: the handles of a checkpoint that failed are not carried on.
-    Handles,
-    /// K1 broken: what a checkpoint stages is committed before its entry stands.
-    EarlyCommit,
-    /// G5 broken: another job's state is taken without an entry in its ledger.
-    Takeover,
-    /// W1 broken: the watermarks of splits are not restored.
-    SplitTime,
-}
-
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 22] = [
-        Self::Fence,
-        Self::UnclearAppend,
-        Self::OwnAppend,
-        Self::Directive,
-        Self::Alignment,
-        Self::Sweep,
-        Self::SenderShare,
-        Self::RestoredShare,
-        Self::InFlightOrder,
-        Self::Broadcast,
-        Self::Deadline,
-        Self::Overlap,
-        Self::ForeignFile,
-        Self::References,
-        Self::Drain,
-        Self::OlderRevision,
-        Self::Closer,
-        Self::Pin,
-        Self::Handles,
-        Self::EarlyCommit,
-        Self::Takeover,
-        Self::SplitTime,
-    ];
-
-    /// The JobMaster's switches.
-    #[must_use]
-    pub fn planted(bug: Option<Self>) -> Planted {
-        Planted {
-            no_fence: bug == Some(Self::Fence),
-            unclear_append_is_failure: bug == Some(Self::UnclearAppend),
-            own_append_is_foreign: bug == Some(Self::OwnAppend),
-            no_directive_check: bug == Some(Self::Directive),
-            keeps_dead: bug == Some(Self::Sweep),
-            deadline_decides: bug == Some(Self::Deadline),
-            overlapping_savepoints: bug == Some(Self::Overlap),
-            forgets_references: bug == Some(Self::References),
-            forgets_drains: bug == Some(Self::Drain),
-            insists_on_m: bug == Some(Self::OlderRevision),
-            closes_unfinished: bug == Some(Self::Closer),
-            takes_over_unfenced: bug == Some(Self::Takeover),
-            forgets_handles: bug == Some(Self::Handles),
-            commits_early: bug == Some(Self::EarlyCommit),
-            ignores_pins: bug == Some(Self::Pin),
-        }
-    }
-}
 
 /// Something that happens to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,8 +107,8 @@ pub struct Scenario {
     pub keys: u64,
     /// Time between two rows of a split.
     pub gap_millis: u64,
-    /// Parallelism of each vertex, and after an upgrade.
-    pub parallelism: [Parallelism; 2],
+    /// How the job is spread, and how after an upgrade.
+    pub layouts: [Layout; 2],
     /// Slots per TaskManager.
     pub slots: u32,
     /// TaskManagers beyond those that are needed.
@@ -252,6 +157,8 @@ pub struct Scenario {
     pub min_pause_millis: u64,
     /// Whether a job that is to end and has lost its JobManager is ended by a closer.
     pub closes: bool,
+    /// Whether checkpoints lie in the JobManager's memory.
+    pub in_memory: bool,
 }
 
 impl Scenario {
@@ -295,7 +202,7 @@ impl Scenario {
             rows,
             keys: rng.u64(2..60),
             gap_millis: 100,
-            parallelism: parallelism.map(|common| [common; 8]),
+            layouts: parallelism.map(Layout::alike),
             slots: rng.u32(1..=2),
             spares: rng.u32(..=1),
             interval_millis,
@@ -320,6 +227,7 @@ impl Scenario {
             deletes: false,
             min_pause_millis: 0,
             closes: false,
+            in_memory: false,
         }
         .with_alignment()
         .with_shape()
@@ -328,14 +236,55 @@ impl Scenario {
         .with_closers()
         .with_moves(horizon)
         .with_one_split()
+        .with_windows()
+        .with_layouts()
+        .in_memory()
     }
 
     /// One of eight worlds reads one split, so that it can be foretold which of its rows are late.
     fn with_one_split(mut self) -> Self {
         if Rng::with_seed(self.seed ^ 0x17ae_0000).u32(..8) == 0 && !self.shape.has_relay() && !self.shape.control {
             self.shape.splits = [1, 0, 0];
-            self.parallelism.iter_mut().for_each(|all| all[0] = 1);
+            self.layouts.iter_mut().for_each(|layout| layout.subtasks[0] = 1);
         }
+        self
+    }
+
+    /// One of three worlds has windows, but where rows may count twice, or windows fire before their time as a drain has it.
+    fn with_windows(mut self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0x3d0e_0000);
+        let drains = matches!(self.upgrade, Some((_, Upgrade::Drain { .. })));
+        let is_exact = self.alignment != Alignment::AtLeastOnce && !drains;
+        self.shape.windows = (is_exact && rng.u32(..3) == 0).then(|| Windows::new(&mut rng));
+        self
+    }
+
+    /// One of twelve worlds keeps state on disk, before or after an upgrade or throughout; half of those that begin anew have
+    /// another number of key groups then, unless rows may be in flight, which are by the old ones.
+    fn with_layouts(mut self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0xd15c_0000);
+        if rng.u32(..12) == 0 {
+            let (before, after) = [(true, true), (true, false), (false, true)][rng.usize(..3)];
+            (self.layouts[0].disk, self.layouts[1].disk) = (before, after);
+        }
+        let is_aligned = !matches!(self.alignment, Alignment::Unaligned { .. });
+        let by_savepoint = matches!(self.upgrade, Some((_, Upgrade::Savepoint))) && !self.closes;
+        if (is_aligned || by_savepoint) && rng.bool() {
+            self.layouts[1].key_groups = [4, 7, 24, 64][rng.usize(..4)];
+        }
+        self
+    }
+
+    /// One of sixteen worlds keeps its checkpoints in the JobManager's memory: nothing fences it, and nobody starts it twice on
+    /// purpose.
+    fn in_memory(mut self) -> Self {
+        if Rng::with_seed(self.seed ^ 0x3e30_0000).u32(..16) > 0 {
+            return self;
+        }
+        self.in_memory = true;
+        (self.upgrade, self.takeover, self.closes) = (None, None, false);
+        (self.files, self.shape.archive) = (false, false);
+        self.faults.retain(|(_, fault)| !matches!(fault, Fault::StartTwin { .. }));
         self
     }
 
@@ -361,7 +310,9 @@ impl Scenario {
         let splits = self.shape.splits[0];
         self.shape = Shape::new(&mut rng, splits, self.alignment == Alignment::AtLeastOnce);
         if self.shape != (Shape { splits: [splits, 0, 0], ..Shape::default() }) {
-            self.parallelism = self.parallelism.map(|all| Shape::parallelism(&mut rng, all[0]));
+            let spread =
+                |layout: Layout| Layout { subtasks: Shape::parallelism(&mut rng, layout.subtasks[0]), ..layout };
+            self.layouts = self.layouts.map(spread);
         }
         self
     }

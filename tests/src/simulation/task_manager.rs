@@ -8,12 +8,14 @@ mod deploy;
 mod upload;
 
 use crate::simulation::program::operators::ORDER;
+use crate::simulation::program::windows::WRONG;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, InputChannel, NumberedFrame, OutputChannel};
 use sluice_engine::in_flight::RestoredChannel;
 use sluice_engine::operator::{Clock, LayerRecorder, RestoredState};
 use sluice_engine::partition::EdgeOutput;
 use sluice_engine::program::Program;
+use sluice_engine::state::StateBackend;
 use sluice_engine::task::{Step, Task, TaskEvent};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::job_master::SessionId;
@@ -115,6 +117,8 @@ pub struct Setup {
     pub slots: u32,
     /// The program it builds.
     pub program: Program,
+    /// Where its keyed state lives.
+    pub state_backend: StateBackend,
     /// The world's clock.
     pub clock: Clock,
     /// State up to this size travels inline.
@@ -292,7 +296,7 @@ impl TaskManager {
     fn on_task_event(&mut self, subtask: SubtaskId, event: TaskEvent) {
         let Some(run) = self.run() else { return };
         let message = match event {
-            TaskEvent::Failed(error) if error.to_string().starts_with(ORDER) => {
+            TaskEvent::Failed(error) if [ORDER, WRONG].iter().any(|rule| error.to_string().starts_with(rule)) => {
                 return self.effects.push(Effect::Violate(error.to_string()));
             }
             TaskEvent::Running => FromTaskManager::TaskRunning { run, subtask },

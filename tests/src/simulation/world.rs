@@ -5,6 +5,7 @@
 
 mod commits;
 mod faults;
+mod memory;
 mod network;
 
 use crate::simulation::check::Check;
@@ -13,19 +14,22 @@ use crate::simulation::job_manager::JobManager;
 use crate::simulation::program::Events;
 use crate::simulation::program::archive::Archive;
 use crate::simulation::program::sink::View;
-use crate::simulation::scenario::{Fault, Scenario};
+use crate::simulation::program::windows::Results;
+use crate::simulation::scenario::{Bug, Fault, Scenario};
 use crate::simulation::store::{ObjectStore, no_answer, relative};
 use crate::simulation::task_manager::{Effect, TaskManager};
 use crate::simulation::{Coverage, Violation};
 use network::Session;
 use sluice_engine::channel::{ChannelId, NumberedFrame};
 use sluice_engine::operator::Clock;
+use sluice_engine::state::disk::DiskSpace;
 use sluice_protocol::commit::{CommitHandle, CommitId, Leftovers};
 use sluice_protocol::failure::ExitRecord;
 use sluice_protocol::job_master::{Action, Event as MasterEvent, SessionId};
 use sluice_protocol::message::{Alignment, FromTaskManager, ToTaskManager};
+use sluice_protocol::state::SubtaskState;
 use sluice_protocol::store::{OperationId, StoreOperation, StoreReply, UnfinishedUpload};
-use sluice_protocol::{ProcessId, Run, Timestamp};
+use sluice_protocol::{CheckpointId, ProcessId, Run, SubtaskId, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,8 +134,13 @@ pub struct World {
     pub(super) task_managers: Vec<TaskManager>,
     pub(super) view: View,
     pub(super) archive: Archive,
+    pub(super) results: Results,
+    /// The working directory of all processes that keep state on disk.
+    pub(super) disk: Option<Arc<DiskSpace>>,
     /// When the verdict is spoken, once the job has ended.
     pub(super) verdict_at: Option<u64>,
+    /// What tasks have told, by generation and checkpoint, where checkpoints lie in the JobManager's memory.
+    acknowledged: BTreeMap<(u64, CheckpointId), BTreeMap<SubtaskId, SubtaskState>>,
     /// When the terminal entry took effect.
     terminal_at: u64,
     /// Whether the JobManager that appended it was done with cleaning up when it ended.
@@ -167,7 +176,10 @@ impl World {
             task_managers: vec![],
             view: View::default(),
             archive: Archive::default(),
+            results: Results::default(),
+            disk: None,
             verdict_at: None,
+            acknowledged: BTreeMap::new(),
             terminal_at: 0,
             cleaned: false,
             queue: BinaryHeap::new(),
@@ -240,15 +252,28 @@ impl World {
     }
 
     fn verdict(&mut self) -> Result<(), String> {
+        if self.scenario.in_memory {
+            return Ok(());
+        }
         self.check.on_finished(&self.store)?;
         self.commit_what_is_left()?;
         self.check_archive()?;
         if self.cleaned { self.check.on_quiet(&self.store) } else { Ok(()) }
     }
 
+    /// The verdict is spoken after a while.
+    pub(super) fn end_world(&mut self) {
+        self.verdict_at.get_or_insert(self.now + QUIET);
+    }
+
     /// The current JobManager says that all is done.
     pub(super) fn finish(&mut self) {
-        self.verdict_at.get_or_insert(self.now + QUIET);
+        self.end_world();
+        if self.check.is_read_to_its_end(self.scenario.in_memory && self.scenario.cancel.is_none())
+            && let Err(what) = Events::new(&self.scenario).check_results(&self.results)
+        {
+            self.violate(what);
+        }
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if self.scenario.has_no_zombies() && self.scenario.cancel.is_none() && view != self.check.last_view {
             self.violate(format!("readers of the sink see {view:?}, the job counted {:?}", self.check.last_view));
@@ -341,6 +366,9 @@ impl World {
     // --- The store --------------------------------------------------------------------------------------------
 
     fn submit(&mut self, process: Process, id: u64, operation: StoreOperation) {
+        if let Err(what) = self.may_ask(process, &operation) {
+            self.violate(what);
+        }
         let is_out = self.outage_until > self.now;
         let failures = if self.now > LIMIT / 2 { 0 } else { self.scenario.store_failures };
         let fate = ObjectStore::fate(&mut self.rng, &operation, failures, is_out);
@@ -386,7 +414,12 @@ impl World {
             }
         }
         let given_up = self.uploads.remove(&(process, id)).is_some_and(|upload| !self.store.end_upload(&upload));
-        let reply = if given_up { no_answer() } else { self.store.apply(operation) };
+        let keeps = self.scenario.bug == Some(Bug::Uploads) && matches!(operation, StoreOperation::AbortUploads { .. });
+        let reply = match (given_up, keeps) {
+            (true, _) => no_answer(),
+            (false, true) => StoreReply::Deleted,
+            (false, false) => self.store.apply(operation),
+        };
         if let (StoreOperation::PutIfAbsent { key, bytes }, StoreReply::Put) = (operation, &reply) {
             self.trace(|| format!("{process:?} put {key}{}", describe(key, bytes)));
             if answer.is_none() && key.contains("/ledger/") {
@@ -444,6 +477,7 @@ impl World {
             self.trace(|| format!("jm-{index} <- {}", short(&format!("{event:?}"))));
         }
         let actions = self.job_managers[index].handle(self.now, event);
+        self.check_memory(index);
         self.check_triggers(index, &actions);
         for action in actions {
             self.act(index, action);
@@ -474,6 +508,9 @@ impl World {
         match action {
             Action::Store { id, operation } => self.submit(Process::JobManager(index), id.0, operation),
             Action::Send { session, message } => {
+                if let ToTaskManager::Deploy(deployment) = &message {
+                    self.check_deployment(index, deployment);
+                }
                 if !matches!(message, ToTaskManager::Heartbeat { .. }) {
                     self.trace(|| format!("jm-{index} -> {session:?} {}", short(&format!("{message:?}"))));
                 }
@@ -532,6 +569,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send(message) => {
+                    self.note_acknowledged(&message);
                     if let FromTaskManager::TaskFinished { run, subtask } = &message {
                         let epoch = self.task_managers[index].setup.epoch;
                         self.check_of(epoch).on_task_finished(*run, *subtask);

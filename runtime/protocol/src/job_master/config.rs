@@ -67,6 +67,8 @@ pub struct Planted {
     pub commits_early: bool,
     /// G5 broken: another job's state is taken without an entry in its ledger.
     pub takes_over_unfenced: bool,
+    /// L7 broken: a job whose checkpoints were in the memory of a lost JobManager starts empty.
+    pub forgets_lost_memory: bool,
 }
 
 /// What a start carries (N3).

@@ -32,7 +32,7 @@ impl JobMaster {
     }
 
     fn start_without_ledger(&mut self) {
-        let keeps_state = self.config.options.checkpointing.is_some();
+        let keeps_state = self.config.options.checkpointing.is_some() && !self.config.planted.forgets_lost_memory;
         match self.config.directive.start.clone() {
             StartFrom::Path { from, allow_non_restored_state, abandon_sinks } => {
                 self.load_place(&from, Allowed { state: allow_non_restored_state, sinks: abandon_sinks });

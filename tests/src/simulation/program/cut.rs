@@ -3,12 +3,16 @@
 use super::archive::Row;
 use super::shape::{ARCHIVE, CONTROL_SPLIT, HISTOGRAM, RELAYED, SOURCE_STEP, TALLY};
 use super::time::{LATENESS, Times};
+use super::windows::{self, WINDOWS};
 use super::{Counts, Events, column};
 use sluice_engine::batch::{Batch, RowKind};
 use sluice_engine::in_flight;
 use sluice_engine::state::merged::MergedState;
+use sluice_protocol::CheckpointId;
 use sluice_protocol::metadata::Metadata;
-use sluice_protocol::state::{InFlightHandle, KeyedStateKind, OperatorStateHandle, Redistribution, StateData};
+use sluice_protocol::state::{
+    InFlightHandle, KeyedStateKind, OperatorSnapshot, OperatorStateHandle, Redistribution, StateData,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A snapshot's content, put together from all its subtasks.
@@ -34,6 +38,8 @@ pub struct Cut {
     pub tallies: BTreeMap<String, (i64, i64)>,
     /// Watermarks and late rows.
     pub times: Times,
+    /// Of windows that have not fired.
+    pub windows: windows::State,
 }
 
 /// Reads an object of the store by its path.
@@ -45,7 +51,19 @@ impl Cut {
     /// # Errors
     /// When it is torn: a file is missing, or something is there twice.
     pub fn read(metadata: &Metadata, directory: &str, fetch: Fetch<'_>) -> Result<Self, String> {
-        let id = metadata.checkpoint;
+        Self::put_together(metadata.checkpoint, &metadata.operators, &metadata.in_flight, (directory, fetch))
+    }
+
+    /// The same of its parts.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn put_together(
+        id: CheckpointId,
+        operators: &[OperatorSnapshot],
+        in_flight: &[InFlightHandle],
+        (directory, fetch): (&str, Fetch<'_>),
+    ) -> Result<Self, String> {
         let bytes = |data: &StateData| match data.resolve(directory) {
             StateData::Inline { bytes } => Ok(bytes),
             StateData::File { path, .. } => {
@@ -53,7 +71,7 @@ impl Cut {
             }
         };
         let mut cut = Self::default();
-        for operator in &metadata.operators {
+        for operator in operators {
             for split in &operator.splits {
                 let number = split.split.parse().map_err(|_| format!("split {} is none", split.split))?;
                 let position = split.state["position"].as_u64().ok_or("a split without a position")?;
@@ -62,22 +80,30 @@ impl Cut {
                     return Err(format!("checkpoint {id} holds split {number} twice"));
                 }
             }
+            if operator.uid.0.as_str() == WINDOWS {
+                for handle in operator.keyed.iter().rev() {
+                    cut.windows.read_slice(operator.subtask, handle, bytes(&handle.data)?)?;
+                }
+            }
             let mut merged = MergedState::default();
             let into = if operator.uid.0.as_str() == HISTOGRAM { &mut cut.histogram } else { &mut cut.counts };
-            for handle in operator.keyed.iter().rev() {
+            for handle in operator.keyed.iter().rev().filter(|_| operator.uid.0.as_str() != WINDOWS) {
                 read_counts(&mut merged, handle.kind, bytes(&handle.data)?, into)?;
             }
             for list in &operator.operator {
                 cut.read_list(operator.uid.0.as_str(), list, &bytes(&list.data)?)?;
             }
         }
-        metadata.in_flight.iter().try_for_each(|handle| cut.read_in_flight(handle))?;
+        in_flight.iter().try_for_each(|handle| cut.read_in_flight(handle))?;
         Ok(cut)
     }
 
     fn read_list(&mut self, uid: &str, list: &OperatorStateHandle, bytes: &[u8]) -> Result<(), String> {
         if uid == LATENESS {
             return self.times.read_list(&list.name, bytes);
+        }
+        if uid == WINDOWS {
+            return self.windows.read_list(&list.name, bytes);
         }
         let unreadable = |error: serde_json::Error| format!("list {} of {uid}: {error}", list.name);
         if list.redistribution == Redistribution::Broadcast {
@@ -107,6 +133,10 @@ impl Cut {
             }
             if handle.edge.ends_with(&format!("-> {ARCHIVE}")) {
                 self.archiving.extend(column(batch, 2).into_iter().zip(column(batch, 3)));
+                continue;
+            }
+            if handle.edge.ends_with(&format!("-> {WINDOWS}")) {
+                self.windows.in_flight.extend(column(batch, 2).into_iter().zip(column(batch, 3)));
                 continue;
             }
             if column(batch, 2).contains(&i64::from(CONTROL_SPLIT)) {
@@ -148,6 +178,7 @@ impl Cut {
     pub fn verify(&self, events: &Events, at_least_once: bool) -> Result<(), String> {
         if !at_least_once {
             self.times.verify(events, &self.positions)?;
+            self.windows.verify(events, &self.positions)?;
         }
         let (positions, total, expected) = (&self.positions, self.total(), events.counts(&self.positions));
         let no_cut = |what: &str, found: String, expected: String| {
@@ -217,7 +248,7 @@ fn add_signed(batch: &Batch, changes: &mut Counts) {
 }
 
 /// Adds the rows of the next older file of keyed state that no newer one has overwritten.
-fn read_counts(
+pub(super) fn read_counts(
     merged: &mut MergedState,
     kind: KeyedStateKind,
     bytes: Vec<u8>,

@@ -5,18 +5,20 @@
 //!         └─rebalance─▶ relay ──hash──▶   ▲ (or counts ─▶ view)
 //! control ──────────broadcast─────────────┘
 //! events-0..2 ──in turn──▶ archive, which commits with checkpoints
+//! events-0..2 ──hash──▶ windows ─▶ results
 //! ```
 //!
 //! Each part but one source and `counts` is there or not, as the seed decides. A shape stays the same through a job's
-//! life; its parallelism does not.
+//! life; its [`Layout`] does not.
 
 use super::time::LATENESS;
+use super::windows::{RESULTS, WINDOWS, Windows};
 use fastrand::Rng;
 use sluice_protocol::VertexId;
 use sluice_protocol::graph::{Edge, JobGraph, OperatorInfo, OperatorKind, Partitioning, Vertex};
 
-/// Number of key groups.
-pub const MAX_PARALLELISM: u16 = 12;
+/// Number of key groups, where it does not change.
+pub const KEY_GROUPS: u16 = 12;
 
 /// At most so many sources of events.
 pub const SOURCES: usize = 3;
@@ -28,7 +30,26 @@ pub const SOURCE_STEP: u32 = 16;
 pub const CONTROL_SPLIT: u32 = SOURCES as u32 * SOURCE_STEP;
 
 /// Subtasks of every vertex that there may be, by [`Role::slot`].
-pub type Parallelism = [u32; SOURCES + 5];
+pub type Parallelism = [u32; SOURCES + 6];
+
+/// How a revision spreads and keeps what it works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Subtasks of each vertex.
+    pub subtasks: Parallelism,
+    /// Number of key groups.
+    pub key_groups: u16,
+    /// Whether keyed state lies on disk.
+    pub disk: bool,
+}
+
+impl Layout {
+    /// So many subtasks of each vertex, in memory.
+    #[must_use]
+    pub const fn alike(subtasks: u32) -> Self {
+        Self { subtasks: [subtasks; SOURCES + 6], key_groups: KEY_GROUPS, disk: false }
+    }
+}
 
 /// What a vertex is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +66,8 @@ pub enum Role {
     Histogram,
     /// Keeps all events, each once.
     Archive,
+    /// Counts and sums by key and window.
+    Windows,
 }
 
 impl Role {
@@ -58,6 +81,7 @@ impl Role {
             Self::Counts => SOURCES + 2,
             Self::Histogram => SOURCES + 3,
             Self::Archive => SOURCES + 4,
+            Self::Windows => SOURCES + 5,
         }
     }
 }
@@ -75,6 +99,8 @@ pub struct Shape {
     pub histogram: bool,
     /// Whether there is an archive.
     pub archive: bool,
+    /// The windows, if there are any.
+    pub windows: Option<Windows>,
 }
 
 impl Shape {
@@ -127,27 +153,30 @@ impl Shape {
         let optional = optional.into_iter().filter(|(is_there, _)| *is_there).map(|(_, role)| role);
         let histogram = self.histogram.then_some(Role::Histogram);
         let archive = self.archive.then_some(Role::Archive);
-        sources.chain(optional).chain([Role::Counts]).chain(histogram).chain(archive).collect()
+        let windows = self.windows.map(|_| Role::Windows);
+        sources.chain(optional).chain([Role::Counts]).chain(histogram).chain(archive).chain(windows).collect()
     }
 
-    /// The graph at a parallelism.
+    /// The graph of a revision.
     #[must_use]
-    pub fn graph(&self, parallelism: &Parallelism) -> JobGraph {
+    pub fn graph(&self, layout: &Layout) -> JobGraph {
         let roles = self.roles();
         let vertices = roles.iter().zip(0..).map(|(role, id)| {
             let operators = self.operators(*role);
             let name = operators[0].description.clone();
-            Vertex { id: VertexId(id), name, parallelism: parallelism[role.slot()], operators }
+            Vertex { id: VertexId(id), name, parallelism: layout.subtasks[role.slot()], operators }
         });
         let ways = roles.iter().zip(0..).flat_map(|(role, from)| {
-            let archive = matches!(role, Role::Source(_)).then_some((Role::Archive, Partitioning::Rebalance));
-            self.edge(*role).into_iter().chain(archive).map(move |way| (role, from, way))
+            let by_key = Partitioning::Hash { keys: vec![0] };
+            let beside = [(Role::Archive, Partitioning::Rebalance), (Role::Windows, by_key)];
+            let beside = beside.into_iter().filter(|_| matches!(role, Role::Source(_)));
+            self.edge(*role).into_iter().chain(beside).map(move |way| (role, from, way))
         });
         let edges = ways.filter_map(|(role, from, (to, partitioning))| {
             let to = roles.iter().zip(0..).find(|(role, _)| **role == to).map(|(_, to)| VertexId(to))?;
             Some(Edge { from: VertexId(from), to, partitioning, input: u8::from(*role == Role::Control) })
         });
-        JobGraph { vertices: vertices.collect(), edges: edges.collect(), max_parallelism: MAX_PARALLELISM }
+        JobGraph { vertices: vertices.collect(), edges: edges.collect(), max_parallelism: layout.key_groups }
     }
 
     fn edge(&self, from: Role) -> Option<(Role, Partitioning)> {
@@ -158,7 +187,7 @@ impl Shape {
             Role::Control => (Role::Counts, Partitioning::Broadcast),
             // By the count.
             Role::Counts => (Role::Histogram, hash(1)),
-            Role::Histogram | Role::Archive => return None,
+            Role::Histogram | Role::Archive | Role::Windows => return None,
         })
     }
 
@@ -185,6 +214,7 @@ impl Shape {
             }
             Role::Histogram => vec![operator(HISTOGRAM, OperatorKind::Keyed), sink],
             Role::Archive => vec![operator(ARCHIVE, OperatorKind::TransactionalSink)],
+            Role::Windows => vec![operator(WINDOWS, OperatorKind::Keyed), operator(RESULTS, OperatorKind::Sink)],
         }
     }
 }

@@ -7,7 +7,7 @@
 //!   unaligned checkpoint a late row may pass, but none is late that is not.
 
 use super::archive::Row;
-use super::shape::{CONTROL_SPLIT, MAX_PARALLELISM, Parallelism, Shape};
+use super::shape::{CONTROL_SPLIT, Layout, Shape};
 use super::{Events, column};
 use crate::simulation::scenario::{Scenario, Upgrade};
 use sluice_engine::batch::Batch;
@@ -32,9 +32,9 @@ pub const LATENESS: &str = "lateness";
 const LATE: &str = "late";
 
 /// Rows are out of order by less than so many gaps.
-const DISORDER: i64 = 8;
+pub(super) const DISORDER: i64 = 8;
 /// The watermark waits for so many gaps.
-const DELAY: i64 = 4;
+pub(super) const DELAY: i64 = 4;
 
 /// What can be foretold of time in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,7 +54,7 @@ impl Foretold {
         let is_exact = scenario.alignment != Alignment::AtLeastOnce;
         let Shape { splits, control, .. } = scenario.shape;
         let is_one = splits == [1, 0, 0] && !control && !scenario.shape.has_relay();
-        let has_one_reader = scenario.parallelism.iter().all(|all: &Parallelism| all[0] == 1);
+        let has_one_reader = scenario.layouts.iter().all(|layout: &Layout| layout.subtasks[0] == 1);
         Self {
             watermark: scenario.alignment == Alignment::Aligned && !drains,
             lateness: is_exact && is_one && has_one_reader,
@@ -99,8 +99,14 @@ impl Events {
     }
 
     /// The watermark of a split behind these many rows.
-    fn watermark_of(&self, split: u32, position: u64) -> Option<i64> {
+    pub(super) fn watermark_of(&self, split: u32, position: u64) -> Option<i64> {
         (0..position).map(|at| self.time(split, at) - self.delay()).max()
+    }
+
+    /// The least watermark of the splits that are not read to their end; `None`: all are.
+    pub(super) fn least(&self, positions: &BTreeMap<u32, u64>) -> Option<i64> {
+        let open = positions.iter().filter(|(split, position)| **position < self.rows_of(**split));
+        open.map(|(split, position)| self.watermark_of(*split, *position).unwrap_or(i64::MIN)).min()
     }
 
     /// The rows before a position that are late by those before them.
@@ -117,12 +123,13 @@ impl Events {
 
 /// Counts the rows that come behind the watermark of their key group, and passes all on.
 #[derive(Default)]
-pub struct Lateness(Option<(KeyGroupWatermarks, ListState<i64>)>);
+pub struct Lateness(Option<(KeyGroupWatermarks, ListState<i64>)>, u16);
 
 impl Operator for Lateness {
     fn open(&mut self, context: &OperatorContext, state: RestoredState) -> Result<(), TaskError> {
         let late = ListState::split(LATE, context, &state)?;
         self.0 = Some((KeyGroupWatermarks::open(context, &state)?, late));
+        self.1 = context.max_parallelism;
         Ok(())
     }
 
@@ -130,7 +137,7 @@ impl Operator for Lateness {
         if let Some((watermarks, late)) = &mut self.0 {
             let is_late = |(key, time): &(i64, i64)| {
                 let hash = key_group::hash(&key_group::encode::bigint(*key));
-                *time <= watermarks.of(key_group::of_hash(hash, MAX_PARALLELISM))
+                *time <= watermarks.of(key_group::of_hash(hash, self.1))
             };
             let count = column(&batch, 0).into_iter().zip(column(&batch, 4)).filter(is_late).count();
             late.update(vec![late.get().iter().sum::<i64>() + count as i64]);
@@ -150,6 +157,23 @@ impl Operator for Lateness {
         let Some((watermarks, late)) = &self.0 else { return Ok(None) };
         let operator = vec![watermarks.snapshot()?, late.snapshot()?];
         Ok(Some(Box::new(OperatorState { operator, ..OperatorState::default() })))
+    }
+}
+
+/// The watermarks that an operator stores of its key groups.
+pub(super) fn read_watermarks(bytes: &[u8], into: &mut BTreeSet<i64>) -> Result<(), String> {
+    let items: Vec<serde_json::Value> =
+        serde_json::from_slice(bytes).map_err(|error| format!("a list of watermarks: {error}"))?;
+    let watermarks = items.iter().map(|item| item["watermark"].as_i64().ok_or("an item without a watermark"));
+    into.extend(watermarks.collect::<Result<Vec<_>, _>>()?);
+    Ok(())
+}
+
+/// Whether an operator's watermark is what its inputs say, if that can be foretold.
+pub(super) fn check_watermarks(found: &BTreeSet<i64>, foretold: Option<i64>) -> Result<(), String> {
+    match foretold.filter(|least| found.iter().any(|one| one != least)) {
+        None => Ok(()),
+        Some(least) => Err(format!("the operator's watermark is {found:?}, the splits say {least}")),
     }
 }
 
@@ -178,10 +202,7 @@ impl Times {
             self.late += items.iter().sum::<i64>();
             return Ok(());
         }
-        let items: Vec<serde_json::Value> = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let watermarks = items.iter().map(|item| item["watermark"].as_i64().ok_or("an item without a watermark"));
-        self.watermarks.extend(watermarks.collect::<Result<Vec<_>, _>>()?);
-        Ok(())
+        read_watermarks(bytes, &mut self.watermarks)
     }
 
     /// Whether it is what the rows before these positions say.
@@ -198,14 +219,8 @@ impl Times {
                 ));
             }
         }
-        let open = positions.iter().filter(|(split, position)| **position < events.rows_of(**split));
-        let least = open.map(|(split, position)| of(split, *position).unwrap_or(i64::MIN)).min();
-        if let Some(least) = least.filter(|_| events.foretold.watermark)
-            && self.watermarks.iter().any(|found| *found != least)
-        {
-            let found = &self.watermarks;
-            return Err(format!("W1: at {positions:?} the operator's watermark is {found:?}, the splits say {least}"));
-        }
+        check_watermarks(&self.watermarks, events.foretold.watermark.then(|| events.least(positions)).flatten())
+            .map_err(|what| format!("W1: at {positions:?} {what}"))?;
         if let (true, Some((split, position))) = (events.foretold.lateness, positions.first_key_value()) {
             let is_judged = |at: &u64| !self.in_flight.contains(&(i64::from(*split), *at as i64));
             let expected = events.late(*split, *position).filter(is_judged).count() as i64;

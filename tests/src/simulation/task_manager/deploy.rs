@@ -3,6 +3,7 @@
 use super::{ActiveRun, Effect, Loading, Merged, Operation, Place, Receiver, Sender, TaskManager, store};
 use crate::simulation::check::RESTORE_UNAVAILABLE;
 use crate::simulation::controller::job;
+use crate::simulation::program::windows::WINDOWS;
 use crate::simulation::scenario::Bug;
 use sluice_engine::channel::{ChannelId, Frame, channel, sending_channel};
 use sluice_engine::in_flight;
@@ -13,7 +14,7 @@ use sluice_engine::task::{Task, TaskDescription, TaskOptions};
 use sluice_protocol::failure::{Failure, Fault};
 use sluice_protocol::graph::{Edge, Partitioning};
 use sluice_protocol::message::{Deployment, FromTaskManager};
-use sluice_protocol::state::{OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
+use sluice_protocol::state::{KeyedStateKind, OperatorSnapshot, OperatorStateHandle, StateData, SubtaskState};
 use sluice_protocol::store::{StoreOperation, StoreReply};
 use sluice_protocol::{CheckpointId, OperatorUid, Run, SubtaskId, SubtaskIndex, TaskManagerId, TimeSpan, VertexId};
 use std::collections::BTreeMap;
@@ -114,6 +115,7 @@ impl TaskManager {
         let source = self.setup.program.vertices[subtask.vertex.0 as usize].source.clone();
         let mut loading = Loading { state: BTreeMap::new(), in_flight: vec![], missing: 0 };
         let SubtaskState { operators, in_flight, divided_into } = restore.unwrap_or_default();
+        let divided_into = divided_into.filter(|_| self.setup.bug != Some(Bug::KeyGroups));
         for mut handle in in_flight {
             let StateData::Inline { bytes } = std::mem::replace(&mut handle.data, StateData::Inline { bytes: vec![] })
             else {
@@ -143,7 +145,10 @@ impl TaskManager {
                 let fields = state.splits.iter_mut().filter_map(|split| split.state.as_object_mut());
                 fields.for_each(|fields| drop(fields.remove("watermark")));
             }
-            for OperatorStateHandle { name, redistribution, first, items, data } in operator {
+            let forgets = self.setup.bug == Some(Bug::Fired) && uid.0.as_str() == WINDOWS;
+            for OperatorStateHandle { name, redistribution, first, items, data } in
+                operator.into_iter().filter(|_| !forgets)
+            {
                 let mut restored = RestoredList { name, redistribution, items: vec![] };
                 match data {
                     StateData::Inline { bytes } => restored.items = some_items(&bytes, first, items),
@@ -157,7 +162,9 @@ impl TaskManager {
                 }
                 state.operator.push(restored);
             }
-            for handle in keyed {
+            let is_short =
+                self.setup.bug == Some(Bug::DiskDeltas) && matches!(self.setup.state_backend, StateBackend::Disk(_));
+            for handle in keyed.into_iter().filter(|one| !is_short || one.kind == KeyedStateKind::Full) {
                 let place = Place::Keyed(state.keyed.len());
                 let restored = |bytes: Vec<u8>| RestoredKeyed {
                     name: handle.name,
@@ -205,7 +212,7 @@ impl TaskManager {
                 state: loading.state,
                 in_flight: loading.in_flight,
                 options: TaskOptions { batch_rows: 4, buffer_timeout: TimeSpan(20), ..TaskOptions::default() },
-                state_backend: StateBackend::Hash,
+                state_backend: self.setup.state_backend.clone(),
                 clock: Clock::clone(&self.setup.clock),
                 job_clock: Clock::clone(&self.setup.clock),
                 alignment: None,

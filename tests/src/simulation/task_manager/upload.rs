@@ -75,7 +75,10 @@ impl TaskManager {
                 new.push(KeyedStateHandle { name, key_groups, rows, kind, data });
             }
             handles.extend(new.iter().cloned());
-            recorders.extend(layers.into_iter().map(|layers| (layers.recorder, new.clone())));
+            recorders.extend(layers.into_iter().map(|layers| {
+                let own = new.iter().filter(|handle| handle.name == layers.name).cloned().collect();
+                (layers.recorder, own)
+            }));
             let mut lists = Vec::new();
             for piece in operator {
                 let to = directory.as_deref().map(|directory| (directory, true));

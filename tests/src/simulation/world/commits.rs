@@ -31,7 +31,7 @@ impl World {
             _ => (5, 10),
         };
         if fate >= fails {
-            let program = self.program(&self.scenario.parallelism[0]);
+            let program = self.program(&self.scenario.layouts[0]);
             let committed = commit_all(&program, &job(self.job_managers[index].epoch), handles);
             if let Some(CommitOutcome::Lost(what)) = committed.iter().find(|one| matches!(one, CommitOutcome::Lost(_)))
             {
@@ -53,7 +53,7 @@ impl World {
         let failure = if self.rng.u32(..10) == 0 {
             Some("the archive did not answer".to_owned())
         } else {
-            abort_leftovers(&self.program(&self.scenario.parallelism[0]), leftovers)
+            abort_leftovers(&self.program(&self.scenario.layouts[0]), leftovers)
         };
         let delay = self.rng.u64(1..60);
         self.schedule(delay, Event::Master(index, MasterEvent::LeftoversAborted { id, failure }));
@@ -62,7 +62,7 @@ impl World {
     /// An end that could not wait any longer leaves to a later start what it had not committed (L6): that is what is done here.
     pub(super) fn commit_what_is_left(&self) -> Result<(), String> {
         let handles = self.check.left_at_end(&self.store)?;
-        let program = self.program(&self.scenario.parallelism[0]);
+        let program = self.program(&self.scenario.layouts[0]);
         let committed = commit_all(&program, &job(self.epoch), &handles);
         match committed.iter().find(|one| **one != CommitOutcome::Settled) {
             None => Ok(()),
