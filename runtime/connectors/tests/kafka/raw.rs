@@ -58,27 +58,51 @@ pub(crate) fn open_transactions(address: &str) -> Vec<String> {
 /// Denies everybody to write with transactional ids that begin like this.
 pub(crate) fn deny_transactions(address: &str, prefix: &str) {
     // Kafka's numbers: a transactional id, by prefix; WRITE, DENY.
-    let denied = rule(4, 2).with_resource_type(5).with_resource_name(text(prefix)).with_resource_pattern_type(4);
+    let denied =
+        rule(ANONYMOUS, 4, 2).with_resource_type(5).with_resource_name(text(prefix)).with_resource_pattern_type(4);
     add_rules(address, vec![denied]);
 }
 
 /// Kafka's number of the right to tell the cluster's options.
 pub(crate) const DESCRIBE_CONFIGS: i8 = 10;
 
-/// Gives everybody all rights on the cluster but one.
-pub(crate) fn deny_on_cluster(address: &str, right: i8) {
+/// Kafka's number of the right to do what brokers do among themselves.
+pub(crate) const CLUSTER_ACTION: i8 = 9;
+
+/// Whoever comes without a password: the brokers themselves, too.
+pub(crate) const ANONYMOUS: &str = "User:ANONYMOUS";
+
+/// Kafka's number of the right to change the cluster, with which markers may be written too.
+pub(crate) const ALTER: i8 = 7;
+
+/// Gives everybody all rights on the cluster, and one user all but these.
+pub(crate) fn deny_on_cluster(address: &str, user: &str, rights: &[i8]) {
     // All operations, ALLOW; DENY goes first.
-    add_rules(address, vec![on_cluster(2, 3), on_cluster(right, 2)]);
+    let denied = rights.iter().map(|right| on_cluster(user, *right, 2));
+    add_rules(address, [on_cluster("User:*", 2, 3)].into_iter().chain(denied).collect());
 }
 
-fn on_cluster(operation: i8, permission: i8) -> AclCreation {
-    let on = rule(operation, permission).with_resource_type(4).with_resource_name(text("kafka-cluster"));
+/// Takes the denial back.
+pub(crate) fn grant_on_cluster(address: &str, user: &str, right: i8) {
+    let denied = DeleteAclsFilter::default()
+        .with_resource_type_filter(4)
+        .with_resource_name_filter(Some(text("kafka-cluster")))
+        .with_pattern_type_filter(3)
+        .with_principal_filter(Some(text(user)))
+        .with_host_filter(Some(text("*")))
+        .with_operation(right)
+        .with_permission_type(2);
+    remove_rules(address, denied);
+}
+
+fn on_cluster(user: &str, operation: i8, permission: i8) -> AclCreation {
+    let on = rule(user, operation, permission).with_resource_type(4).with_resource_name(text("kafka-cluster"));
     on.with_resource_pattern_type(3)
 }
 
-fn rule(operation: i8, permission: i8) -> AclCreation {
+fn rule(user: &str, operation: i8, permission: i8) -> AclCreation {
     AclCreation::default()
-        .with_principal(text("User:ANONYMOUS"))
+        .with_principal(text(user))
         .with_host(text("*"))
         .with_operation(operation)
         .with_permission_type(permission)
@@ -95,11 +119,15 @@ pub(crate) fn grant_transactions(address: &str, prefix: &str) {
         .with_resource_type_filter(5)
         .with_resource_name_filter(Some(text(prefix)))
         .with_pattern_type_filter(4)
-        .with_principal_filter(Some(text("User:ANONYMOUS")))
+        .with_principal_filter(Some(text(ANONYMOUS)))
         .with_host_filter(Some(text("*")))
         .with_operation(4)
         .with_permission_type(2);
-    let answer = ask(address, 2, &DeleteAclsRequest::default().with_filters(vec![denied]));
+    remove_rules(address, denied);
+}
+
+fn remove_rules(address: &str, which: DeleteAclsFilter) {
+    let answer = ask(address, 2, &DeleteAclsRequest::default().with_filters(vec![which]));
     let removed = answer.filter_results.iter().map(|result| result.matching_acls.len()).sum::<usize>();
     assert!(removed > 0, "{answer:?}");
 }

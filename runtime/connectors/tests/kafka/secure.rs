@@ -34,7 +34,12 @@ impl Secure {
             println!("skipped: no secure listener named (SLUICE_TEST_KAFKA_SECURE); `cargo verify` starts one");
             return None;
         };
-        let tls = PathBuf::from(read("SLUICE_TEST_KAFKA_TLS").expect("it goes with SLUICE_TEST_KAFKA_SECURE"));
+        let tls = read("SLUICE_TEST_KAFKA_TLS").expect("it goes with SLUICE_TEST_KAFKA_SECURE");
+        Some(Self::at(address, tls.into()))
+    }
+
+    /// One that listens here, with its certificates in a directory.
+    pub(crate) fn at(address: String, tls: PathBuf) -> Self {
         let file = |name: &str| std::fs::read_to_string(tls.join(name)).unwrap();
         let secrets = [
             ("kafka/password", "alice secret".to_owned()),
@@ -46,7 +51,7 @@ impl Secure {
             ("kafka/tls.key", file("client.key")),
         ];
         let secrets = secrets.map(|(name, value)| (name.to_owned(), value)).into();
-        Some(Self { address, tls, secrets })
+        Self { address, tls, secrets }
     }
 
     pub(crate) fn source_of_secrets(&self) -> SecretSource {

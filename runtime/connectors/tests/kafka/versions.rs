@@ -6,11 +6,13 @@
 use crate::broker::{bootstrap, unique};
 use crate::exactly_once::{Topic, text_of};
 use crate::raw;
+use crate::secure::{IN_TEXT, SCRAM, Secure};
 use crate::task::Writer;
 use sluice_engine::error::TaskError;
 use sluice_engine::sink::conformance::{self, Subject as _};
 use sluice_engine::sink::{Commit, CommitError};
 use sluice_protocol::commit::StagedLife;
+use sluice_protocol::state::Committable;
 use sluice_protocol::{CheckpointId, Timestamp};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -65,11 +67,12 @@ impl Drop for OwnBroker {
     }
 }
 
-/// A port that is free, and so is the one behind it, which the broker takes for its controller.
+/// A port that is free, and so are the one behind it, which the broker takes for its controller, and that of the secure listener.
 fn free_ports() -> u16 {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+        if port < u16::MAX - 3 && is_free(port + 1) && is_free(port + 3) {
             return port;
         }
     }
@@ -106,7 +109,7 @@ fn the_timeout_of_transactions_is_what_the_brokers_allow_and_more_is_refused() {
         assert_eq!(handle.expires_at, Some(Timestamp(millis)));
     }
 
-    raw::deny_on_cluster(&broker.address(), raw::DESCRIBE_CONFIGS);
+    raw::deny_on_cluster(&broker.address(), raw::ANONYMOUS, &[raw::DESCRIBE_CONFIGS]);
     let told = unset.life();
     assert!(
         matches!(&told, Ok(StagedLife::Unknown(why)) if why.contains("Grant the principal DESCRIBE_CONFIGS")),
@@ -136,11 +139,13 @@ fn the_exactly_once_sink_stands_the_suite_with_transaction_version_1_and_tells_o
         ("SLUICE_KAFKA_FEATURES", "transaction.version=1"),
         ("SLUICE_KAFKA_CLUSTER", "sluice-test-cluster-02"),
         ("SLUICE_KAFKA_EXTRA", RIGHTS),
+        ("SLUICE_KAFKA_SECURE", "1"),
     ];
     let broker = OwnBroker::start(&settings);
     conformance::check(|| Ok(Topic::fresh(&broker.address()))).unwrap();
     another_cluster_is_told_of(&broker, &shared);
     a_marker_that_is_missing_is_written_by_the_next_commit(&broker);
+    a_marker_that_may_not_be_written_is_told_of_until_the_right_is_there(&broker);
     missing_rights_are_named_and_waited_for(&broker);
     a_producer_that_is_refused_while_the_job_runs_is_waited_for(&broker);
     a_commit_without_the_right_is_tried_again(&broker);
@@ -164,9 +169,9 @@ fn another_cluster_is_told_of(broker: &OwnBroker, shared: &str) {
     assert_eq!(meant.visible().unwrap().len(), 3);
 }
 
-/// KAFKA-20734: the coordinator says that the transaction is complete, and in one of its partitions it is open.
-fn a_marker_that_is_missing_is_written_by_the_next_commit(broker: &OwnBroker) {
-    let topic = Topic::fresh(&broker.address());
+/// KAFKA-20734: the coordinator says that the transaction is complete, and in one of its partitions it is open. Of 20 rows
+/// that are committed, and one behind them.
+fn committed_without_a_marker(broker: &OwnBroker, topic: &Topic) -> Committable {
     let mut writer = Writer::of(&*topic.factory).unwrap();
     writer.write(topic.rows(0..20));
     writer.flush();
@@ -178,7 +183,31 @@ fn a_marker_that_is_missing_is_written_by_the_next_commit(broker: &OwnBroker) {
     let partition = i32::try_from(partitions[&topic.topic][0].as_i64().unwrap()).unwrap();
     raw::reopen(&broker.address(), &topic.topic, partition, producer);
     assert_eq!(topic.visible().unwrap().len(), 20, "readers are held up behind it");
+    handle
+}
+
+fn a_marker_that_is_missing_is_written_by_the_next_commit(broker: &OwnBroker) {
+    let topic = Topic::fresh(&broker.address());
+    let handle = committed_without_a_marker(broker, &topic);
     assert_eq!(topic.commit(&handle), Ok(Commit::AlreadyCommitted));
+    until("the marker lets readers pass", || topic.visible().unwrap().len() == 21);
+}
+
+/// Whoever may write and commit may not do what brokers do among themselves: the commit is not called done.
+fn a_marker_that_may_not_be_written_is_told_of_until_the_right_is_there(broker: &OwnBroker) {
+    let secure = Secure::at(format!("127.0.0.1:{}", broker.port + 3), broker.directory.join("tls"));
+    let options = secure.options("SCRAM-SHA-512", SCRAM, &IN_TEXT);
+    // The topic is known later than what was written before it.
+    raw::deny_on_cluster(&broker.address(), "User:carol", &[raw::CLUSTER_ACTION, raw::ALTER]);
+    let topic = Topic::reached(&broker.address(), &secure.address, &options, secure.source_of_secrets());
+    let handle = committed_without_a_marker(broker, &topic);
+    let told = topic.commit(&handle);
+    let Err(CommitError::Retriable(message)) = &told else { panic!("{told:?}") };
+    let all = ["KAFKA-20734", &*topic.topic, "Grant the principal CLUSTER_ACTION on the cluster", "do not abort"];
+    assert!(all.iter().all(|part| message.contains(part)), "{message}");
+    assert_eq!(topic.visible().unwrap().len(), 20);
+    raw::grant_on_cluster(&broker.address(), "User:carol", raw::CLUSTER_ACTION);
+    until("it is written", || topic.commit(&handle) == Ok(Commit::AlreadyCommitted));
     until("the marker lets readers pass", || topic.visible().unwrap().len() == 21);
 }
 
