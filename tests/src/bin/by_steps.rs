@@ -75,7 +75,7 @@ fn task_manager(flags: &Flags) -> TaskManagerArgs {
         slots: flags.number("slots"),
         job_manager: flags.of("job-manager"),
         data_bind: flags.of("data-bind"),
-        data_advertise: Some(flags.of("data-advertise")),
+        data_advertise: None,
         tls_directory: None,
         rest_bind: ([127, 0, 0, 1], flags.number("rest-port")).into(),
         termination_message: None,

@@ -151,11 +151,11 @@ impl Job {
         let index = self.next_task_manager;
         self.next_task_manager += 1;
         let id = format!("{}-{}-tm-{index}", self.name, self.generation);
-        let data = format!("127.0.0.1:{}", free_port());
         let mut command = self.command("taskmanager");
         command.args(["--generation", &self.generation.to_string(), "--id", &id]);
         command.args(["--job-manager", &format!("127.0.0.1:{}", self.ports.rpc), "--slots", &self.slots.to_string()]);
-        command.args(["--data-bind", &data, "--data-advertise", &data, "--rest-port", &free_port().to_string()]);
+        // Nobody but the job asks it: what is free is found when it listens.
+        command.args(["--data-bind", "127.0.0.1:0", "--rest-port", "0"]);
         let process = Process::start(&id, &self.directory, &mut command).expect("a TaskManager");
         self.task_managers.insert(index, process);
         index
