@@ -125,7 +125,7 @@ impl SessionAggregateFactory {
         main.push(column("$more", &DataType::Int64, words + 2));
         more.push(column("window_end", &at, words));
         let mut more_keys = keys.clone();
-        more_keys.push(Field::new("window_start", at.clone(), false));
+        more_keys.push(Field::new("window_start", at, false));
         let prefix = Some(keys.len());
         let more = TableLayout { keys: more_keys, accumulators: more, words: words + 1, prefix, updated: None };
         let layout = TableLayout { keys, accumulators: main, words: words + 3, prefix: None, updated: None };
