@@ -14,7 +14,7 @@ use std::time::Duration;
 const PREFIX: &str = "pod-template";
 const JOB: &str = "counts";
 /// At 1,000 a second: long enough for a loss and what follows it.
-const ROWS: &str = "'rows-per-second'='1000', 'number-of-rows'='18000'";
+const ROWS: &str = "'rows-per-second'='1000', 'number-of-rows'='30000'";
 /// Where EKS puts the token by which S3 knows a service account.
 const TOKEN: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
 const AUDIENCE: &str = "sts.amazonaws.com";
@@ -114,7 +114,7 @@ async fn pods_are_as_their_templates_say_and_a_container_that_runs_on_holds_up_n
     job.wait_status("another attempt", Duration::from_secs(60), |status| {
         status["state"] == "Running" && status["attempt"] == 2 && status["restarts"] == 1
     });
-    job.wait_status("the end", Duration::from_secs(60), |status| status["state"] == "Finished");
+    job.wait_status("the end", Duration::from_secs(90), |status| status["state"] == "Finished");
     // They go a minute after the end.
     if std::env::var_os("SLUICE_SOAK").is_some() {
         wait_for("no pods", Duration::from_secs(120), || {

@@ -235,8 +235,8 @@ impl Check {
     /// A start restores the latest state, wherever the job had its storage then, unless people asked for another.
     fn check_start(&mut self, root: &str, directory: &str, entry: &Entry) -> Result<(), String> {
         let from = match &entry.kind {
-            // It changes nothing of what the job would restore (G5).
-            EntryKind::Started { cause: StartCause::Takeover, .. } => return Ok(()),
+            // It changes nothing of what the job would restore (G5), nor does who only ends the job (L6).
+            EntryKind::Started { cause: StartCause::Takeover | StartCause::Close, .. } => return Ok(()),
             EntryKind::Started { restored_from, .. } => restored_from,
             EntryKind::Restarted { from, .. } => from,
             _ => return Ok(()),

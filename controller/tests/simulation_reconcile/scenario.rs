@@ -119,14 +119,15 @@ impl Scenario {
     }
 }
 
-/// One world of four moves its storage, to and fro; one of four, where there are two jobs, starts one from what the other has
+/// One world of four moves its storage, with `SLUICE_SIM_MOVES=3` to and fro; one of four, where there are two jobs, starts one from what the other has
 /// written; one of twelve ends with its namespace. When the last of it is.
 fn others(seed: u64, acts: &mut Vec<(u64, &'static str, Act)>) -> u64 {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x307e);
     let mut at = acts.iter().map(|(at, ..)| *at).max().unwrap_or_default();
     if rng.u32(..4) == 0 {
         let mut moved = rng.u64(8000..40_000);
-        for number in 0..rng.usize(1..=3) {
+        let most = crate::number("SLUICE_SIM_MOVES").unwrap_or(1);
+        for number in 0..rng.usize(1..=3).min(usize::try_from(most).unwrap_or(usize::MAX)) {
             let root = [crate::store::OTHER_ROOT, crate::store::ROOT][number % 2];
             acts.push((moved, JOBS[0], Act::Edit(json!({"checkpointing": {"storage": root}}))));
             moved += rng.u64(500..60_000);

@@ -194,6 +194,12 @@ pub fn parse_savepoint(prefix: &str, key: &str) -> Option<CheckpointKey> {
     Some(CheckpointKey { generation: Generation(number(generation)?), id: CheckpointId(number(id)?) })
 }
 
+/// Directory of the savepoint below this prefix.
+#[must_use]
+pub fn savepoint(prefix: &str, savepoint: CheckpointKey) -> String {
+    format!("{prefix}{}-{}", savepoint.generation, savepoint.id)
+}
+
 /// The savepoints of which all is there, among the keys of their objects: what is written last is.
 #[must_use]
 pub fn whole_savepoints(prefix: &str, keys: &[String]) -> BTreeSet<CheckpointKey> {

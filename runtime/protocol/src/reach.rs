@@ -5,7 +5,7 @@
 //! Callers can rely on: what a start would restore is reached, completed savepoints are, and so is all that a generation
 //! behind the ledger's last one has written; what is no object of the job's own making is nobody's litter.
 
-use crate::ledger::{CheckpointKey, Entry, Fold, RestorePoint};
+use crate::ledger::{CheckpointKey, Entry, Fold, LedgerState, RestorePoint};
 use crate::metadata::Metadata;
 use crate::paths::{self, JobPaths};
 use std::collections::BTreeSet;
@@ -47,9 +47,11 @@ impl Reach {
             let (generation, id) = self.paths.parse_checkpoint(&key)?;
             Some(CheckpointKey { generation, id })
         };
+        // Behind these ends a start goes on from what is retained.
+        let is_over = matches!(self.fold.state, LedgerState::Finished | LedgerState::Cancelled);
         let restored = match &self.fold.restore_point {
-            RestorePoint::Snapshot(reference) => of_place(&reference.directory),
-            RestorePoint::Latest | RestorePoint::Empty => None,
+            RestorePoint::Snapshot(reference) if !is_over => of_place(&reference.directory),
+            _ => None,
         };
         let pinned = self.fold.pins.iter().filter_map(|pin| of_place(&pin.snapshot));
         self.fold.retained.iter().map(|one| one.key).chain(pinned).chain(restored).collect()
@@ -92,13 +94,16 @@ impl Reach {
         keys.into_iter().filter(is_dead).collect()
     }
 
-    /// Of what lies below [`Self::savepoint_prefix`], what was begun and never completed, or was disposed of.
+    /// Of what lies below [`Self::savepoint_prefix`], what was begun and never completed, or was disposed of; nothing that
+    /// the job was started from.
     #[must_use]
     pub fn dead_savepoints(&self, prefix: &str, keys: Vec<String>) -> Vec<String> {
         let whole = paths::whole_savepoints(prefix, &keys);
+        let needed: BTreeSet<String> = self.fold.started_from().map(|place| self.paths.resolve(place)).collect();
+        let is_needed = |one: CheckpointKey| needed.contains(&paths::savepoint(prefix, one));
         let is_dead = |key: &String| {
             let savepoint = paths::parse_savepoint(prefix, key).filter(|one| self.is_over(*one));
-            savepoint.is_some_and(|one| !self.fold.keeps_savepoint(one, whole.contains(&one)))
+            savepoint.is_some_and(|one| !is_needed(one) && !self.fold.keeps_savepoint(one, whole.contains(&one)))
         };
         keys.into_iter().filter(is_dead).collect()
     }
@@ -124,7 +129,7 @@ impl Reach {
 mod tests {
     use super::*;
     use crate::ids::{AppendId, Attempt, CheckpointId, Generation, ProcessId};
-    use crate::ledger::{EntryKind, LiveSavepoint, Pin, RetainedCheckpoint};
+    use crate::ledger::{EntryKind, ForeignSnapshot, LiveSavepoint, Pin, RetainedCheckpoint, SnapshotReference};
     use crate::time::Timestamp;
 
     const JOB: &str = "s3://b/root/default/pv-1";
@@ -191,9 +196,28 @@ mod tests {
         assert_eq!(reach.dead_objects([dead.clone(), alive].concat()), dead);
     }
 
+    /// A cancel has dropped what was restored and not replaced yet; its `_metadata` is gone and need not be read.
     #[test]
-    fn completed_savepoints_are_reached_also_forgotten_ones() {
-        let reach = reach();
+    fn behind_a_cancel_what_was_restored_is_not_kept() {
+        let mut reach = reach();
+        let directory = "default/pv-1/1/chk-9".to_owned();
+        let restored = SnapshotReference {
+            directory,
+            checkpoint: CheckpointId(9),
+            allow_non_restored_state: false,
+            abandon_sinks: Vec::new(),
+            is_foreign: false,
+        };
+        reach.fold.restore_point = RestorePoint::Snapshot(restored);
+        reach.fold.state = LedgerState::Stopped;
+        assert!(reach.kept().contains(&key(1, 9)));
+        reach.fold.state = LedgerState::Cancelled;
+        assert!(!reach.kept().contains(&key(1, 9)));
+    }
+
+    #[test]
+    fn completed_savepoints_are_reached_also_forgotten_ones_and_what_was_restored() {
+        let mut reach = reach();
         assert_eq!(
             reach.savepoint_roots(),
             BTreeSet::from(["s3://b/root/savepoints".to_owned(), "s3://other/sp/".to_owned()])
@@ -201,8 +225,11 @@ mod tests {
         let prefix = reach.savepoint_prefix("s3://other/sp/");
         assert_eq!(prefix, "s3://other/sp/default/pv-1/");
         let at = |key: &str| format!("{prefix}{key}");
+        reach.fold.foreign =
+            Some(ForeignSnapshot { directory: format!("{prefix}2-2"), released_at: None, released_by: None });
         let dead = ["1-1/state", "2-3/_metadata", "2-3/state"].map(at);
-        let alive = ["1-2/_metadata", "1-2/state", "2-4/state", "3-8/state", "notes"].map(at);
+        let alive =
+            ["1-2/_metadata", "1-2/state", "2-2/_metadata", "2-2/state", "2-4/state", "3-8/state", "notes"].map(at);
         let found = reach.dead_savepoints(&prefix, dead.iter().chain(&alive).cloned().collect());
         assert_eq!(found, dead);
     }

@@ -76,6 +76,12 @@ impl Share {
             limit >> 20
         )))
     }
+
+    /// Whether less than a quarter of the memory is left.
+    pub(crate) fn is_short(&self) -> bool {
+        let limit = self.memory.limit();
+        self.memory.used() > limit - limit / 4
+    }
 }
 
 impl Drop for Share {

@@ -225,6 +225,7 @@ impl WindowAggregate {
         let (mut touched, mut new) = (std::mem::take(&mut self.touched), std::mem::take(&mut self.words));
         let mut fates = std::mem::take(&mut self.fates);
         let mut filtered = std::mem::take(&mut self.filtered);
+        self.totals.make_room();
         let slice = self.slice(span)?;
         slice.table.touch(rows, &calls.keys, &mut touched)?;
         slice.table.load(&touched, &mut new);

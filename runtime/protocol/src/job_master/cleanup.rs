@@ -89,7 +89,7 @@ impl JobMaster {
         }
     }
 
-    fn note_cleanup_failure(&mut self, operation: &StoreOperation, failure: &StoreFailure) {
+    pub(super) fn note_cleanup_failure(&mut self, operation: &StoreOperation, failure: &StoreFailure) {
         let what = self.describe_background(operation);
         let next = match self.cleanup.next_sweep.filter(|_| !matches!(self.phase, Phase::Exiting { .. })) {
             Some(due) => format!("it is tried again in {} at the latest", due.since(self.now)),

@@ -10,7 +10,7 @@ use crate::coordinator::CheckpointCoordinator;
 use crate::ids::CheckpointId;
 use crate::ledger::CheckpointKey;
 use crate::metadata::Metadata;
-use crate::store::{StoreOperation, StoreReply};
+use crate::store::{StoreFailure, StoreFailureKind, StoreOperation, StoreReply};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of files.
@@ -22,7 +22,7 @@ pub(super) struct Files {
     /// Checkpoints to be removed.
     dying: BTreeSet<CheckpointKey>,
     /// Shared files that were found, of older generations or of failed checkpoints: to be removed unless referred to.
-    found: Vec<String>,
+    found: BTreeSet<String>,
 }
 
 impl JobMaster {
@@ -57,13 +57,23 @@ impl JobMaster {
             StoreReply::Object(bytes) => match Metadata::from_bytes(bytes, &directory) {
                 Ok(metadata) => metadata.files(&directory).collect(),
                 // It refers to something that cannot be known: nothing is removed.
-                Err(_) => return,
+                Err(error) => return self.note_unknown_files(key, error.to_string()),
             },
+            // Put back, it would need its files.
+            StoreReply::Absent if self.kept_checkpoints().contains(&key) => {
+                return self.note_unknown_files(key, "it is not there, although the checkpoint is retained".to_owned());
+            }
             StoreReply::Absent => BTreeSet::new(),
             _ => return,
         };
         self.files.known.insert(key, files);
         self.remove_dying();
+    }
+
+    fn note_unknown_files(&mut self, key: CheckpointKey, message: String) {
+        let operation = StoreOperation::Get { key: self.journal.paths.metadata(key.generation, key.id) };
+        let kind = StoreFailureKind::Unsuitable;
+        self.note_cleanup_failure(&operation, &StoreFailure { kind, message });
     }
 
     /// It could not be read; it is tried again with the next checkpoint that goes.

@@ -66,13 +66,16 @@ impl JobMaster {
         self.on_shared_found(shared);
     }
 
-    /// Removes savepoints that were begun and will never be complete.
+    /// Removes savepoints that were begun and will never be complete; never one that the job was started from.
     pub(super) fn delete_dead_savepoints(&mut self, prefix: &str, keys: Vec<String>) {
         let fold = &self.journal.fold;
         let whole = paths::whole_savepoints(prefix, &keys);
+        let uri = |place: &str| paths::uri(self.config.storage_uri.as_deref(), place);
+        let needed: BTreeSet<String> = fold.started_from().map(uri).collect();
+        let is_needed = |one: CheckpointKey| needed.contains(&uri(&paths::savepoint(prefix, one)));
         let is_dead = |key: &String| {
             let savepoint = paths::parse_savepoint(prefix, key).filter(|one| self.is_checkpoint_over(*one));
-            savepoint.is_some_and(|one| !fold.keeps_savepoint(one, whole.contains(&one)))
+            savepoint.is_some_and(|one| !is_needed(one) && !fold.keeps_savepoint(one, whole.contains(&one)))
         };
         let dead = keys.into_iter().filter(is_dead).collect();
         self.delete(dead);

@@ -101,6 +101,11 @@ pub struct Fold {
     pub probed: Option<String>,
 }
 
+/// Whether a directory, relative to the storage root or a URI, is the one with this URI.
+fn is_same_place(directory: &str, uri: &str) -> bool {
+    uri.strip_suffix(directory).is_some_and(|root| root.is_empty() || root.ends_with('/'))
+}
+
 /// A job's state as far as its ledger knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LedgerState {
@@ -257,6 +262,17 @@ impl Fold {
         is_known || (is_forgotten && is_whole)
     }
 
+    /// Directories of the snapshots that the job was started from, or will be: also a person's own copy of one that the
+    /// ledger does not know, or knows no more, which is not the job's to remove.
+    pub fn started_from(&self) -> impl Iterator<Item = &str> {
+        let restored = match &self.restore_point {
+            RestorePoint::Snapshot(reference) => Some(reference.directory.as_str()),
+            RestorePoint::Latest | RestorePoint::Empty => None,
+        };
+        let foreign = self.foreign.iter().map(|foreign| foreign.directory.as_str());
+        self.pins.iter().map(|pin| pin.snapshot.as_str()).chain(restored).chain(foreign)
+    }
+
     /// The checkpoint that a restart restores.
     #[must_use]
     pub fn latest(&self) -> Option<&RetainedCheckpoint> {
@@ -289,7 +305,7 @@ impl Fold {
                     // Who only ends the job, or takes it elsewhere, carries no directive out, and changes nothing of what a
                     // restart restores.
                     StartCause::Close | StartCause::Takeover => {
-                        self.spare_older_savepoints(entry);
+                        self.spare_older_savepoints(entry, false);
                         self.state = LedgerState::Running;
                     }
                     // The end stays what it was.
@@ -322,7 +338,11 @@ impl Fold {
             EntryKind::SavepointFailed { id, failure } => {
                 self.answer(id, RequestResult::Failed(shortened(failure, REQUEST_MESSAGE_LIMIT)));
             }
-            EntryKind::Disposed { path } => self.savepoints.retain(|kept| kept.path != *path),
+            EntryKind::Disposed { path } => {
+                self.savepoints.retain(|kept| kept.path != *path);
+                // What is left of it is the job's to remove, also if it was once restored.
+                self.foreign.take_if(|foreign| is_same_place(&foreign.directory, path));
+            }
             EntryKind::Pinned { snapshot, holder } => {
                 self.pins.push(Pin { snapshot: snapshot.clone(), holder: holder.clone() });
             }
@@ -357,7 +377,7 @@ impl Fold {
     }
 
     fn start(&mut self, entry: &Entry, restored_from: Option<&SnapshotReference>) {
-        self.spare_older_savepoints(entry);
+        self.spare_older_savepoints(entry, restored_from.is_some_and(|from| from.is_foreign));
         self.state = LedgerState::Running;
         self.ending = Ends::None;
         self.drained = false;
@@ -383,10 +403,11 @@ impl Fold {
         }
     }
 
-    /// A ledger that begins, or goes on behind a move, knows nothing of the savepoints that earlier generations of the job
-    /// took by another ledger: they are as good as forgotten, and live (C3).
-    fn spare_older_savepoints(&mut self, entry: &Entry) {
-        let begins = entry.number == 1 || self.state == LedgerState::MovedTo;
+    /// A ledger that begins, or goes on behind a move or from a snapshot that is none of its own checkpoints (the job may
+    /// have been elsewhere meanwhile), knows nothing of the savepoints that earlier generations of the job took by another
+    /// ledger: they are as good as forgotten, and live (C3).
+    fn spare_older_savepoints(&mut self, entry: &Entry, from_elsewhere: bool) {
+        let begins = entry.number == 1 || self.state == LedgerState::MovedTo || from_elsewhere;
         let Some(before) = entry.generation.0.checked_sub(1).filter(|before| begins && *before > 0) else { return };
         let last = CheckpointKey { generation: Generation(before), id: CheckpointId(u64::MAX) };
         self.forgotten_savepoints = self.forgotten_savepoints.max(Some(last));

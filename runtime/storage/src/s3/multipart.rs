@@ -182,8 +182,8 @@ impl S3Store {
                 .list_multipart_uploads()
                 .bucket(&self.bucket)
                 .prefix(self.full_key(prefix))
-                .set_key_marker(key_marker)
-                .set_upload_id_marker(upload_marker);
+                .set_key_marker(key_marker.clone())
+                .set_upload_id_marker(upload_marker.clone());
             let page = match self.within(place, self.deadlines.attempt, request.send()).await? {
                 Ok(page) => page,
                 Err(refusal) => return Err(place.failure(&refusal)),
@@ -193,11 +193,14 @@ impl S3Store {
                 let key = key.strip_prefix(self.prefix.as_str())?.to_owned();
                 Some(UnfinishedUpload { key, id: id.to_owned() })
             }));
-            key_marker = page.next_key_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
-            upload_marker = page.next_upload_id_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
-            if key_marker.is_none() || page.is_truncated() != Some(true) {
+            let next_key = page.next_key_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+            let next_upload = page.next_upload_id_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+            // A server that goes on from where it was would do so for ever: the next sweep finds the rest.
+            let stands_still = next_key == key_marker && next_upload == upload_marker;
+            if next_key.is_none() || stands_still || page.is_truncated() != Some(true) {
                 return Ok(found);
             }
+            (key_marker, upload_marker) = (next_key, next_upload);
         }
     }
 

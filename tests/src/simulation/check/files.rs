@@ -97,9 +97,7 @@ impl Check {
             let of_retained = self.paths.parse_checkpoint(key).is_some_and(|checkpoint| retained.contains(&checkpoint));
             let is_reached = of_retained || referred_to.contains(key);
             let (is_reached, swept_at) = match super::savepoints::parse(&self.job, key) {
-                Some(of) => {
-                    (fold.savepoints.iter().any(|one| one.key == of), self.savepoints_swept_at.unwrap_or(u64::MAX))
-                }
+                Some(of) => (fold.keeps_savepoint(of, true), self.savepoints_swept_at.unwrap_or(u64::MAX)),
                 None => (is_reached, swept_at),
             };
             if !is_reached && self.puts.get(key).is_none_or(|put| *put <= swept_at) {

@@ -86,6 +86,14 @@ impl Totals {
         if share.settle(bytes as u64, "totals of windows").is_err() {
             *self = Self::default();
         }
+        self.make_room();
+    }
+
+    /// Gives the totals up while there is still room for what tables need: a quarter of the memory.
+    pub(super) fn make_room(&mut self) {
+        if self.share.as_ref().is_some_and(Share::is_short) {
+            *self = Self::default();
+        }
     }
 }
 
@@ -111,7 +119,8 @@ impl WindowAggregate {
             running.total.add(&mut self.read, calls, &mut self.merged.slots);
         }
         self.merged.append(&running.total.rows);
-        if let (WindowKind::Hop { .. }, Some(slice)) = (kind, self.slices.get(&first)) {
+        let leaving = self.slices.get(&first).filter(|_| !running.total.rows.keys.is_empty());
+        if let (WindowKind::Hop { .. }, Some(slice)) = (kind, leaving) {
             slice.table.read_group(group, None, &mut self.read)?;
             running.total.retract(&self.read, calls, &mut self.merged.slots);
         }

@@ -3,7 +3,7 @@
 use super::bench::{Bench, config};
 use crate::failure::{Failure, Fault};
 use crate::ids::Generation;
-use crate::job_master::{Command, JobMasterConfig, SavepointRequest};
+use crate::job_master::{Command, Directive, JobMasterConfig, SavepointRequest, StartFrom};
 use crate::ledger::SavepointKind;
 use crate::store::UnfinishedUpload;
 use crate::time::TimeSpan;
@@ -96,4 +96,30 @@ fn of_a_generation_before_the_ledger_began_only_what_was_never_complete_is_remov
     let bench = bench.succeeded_by(slow(4));
     assert!(bench.store.holds("s3://other/sp/default/pv-1/1-1/state"));
     assert!(!bench.holds_below("s3://other/sp/default/pv-1/2-7/"));
+}
+
+/// The ledger knows it no more; the person who picks it does.
+#[test]
+fn a_disposed_savepoint_that_was_put_back_stays_when_the_job_is_started_from_it() {
+    let mut bench = Bench::running(slow(1));
+    ask(&mut bench, "a");
+    bench.acknowledge_all(1);
+    let directory = "s3://other/sp/default/pv-1/1-1";
+    let metadata = bench.store.get(&format!("{directory}/_metadata"));
+    bench.command(Command::Dispose { id: "d".into(), path: directory.into() });
+    assert!(!bench.holds_below(directory));
+    bench.command(Command::Cancel);
+    bench.store.put(&format!("{directory}/_metadata"), &metadata);
+    bench.store.put(&format!("{directory}/state"), b"x");
+    let mut next = slow(2);
+    let start = StartFrom::Path { from: directory.into(), allow_non_restored_state: false, abandon_sinks: Vec::new() };
+    next.directive = Directive { id: "2".into(), seen: bench.ledger().last().unwrap().number, start };
+    let mut bench = bench.succeeded_by(next);
+    bench.register(1);
+    let stays = |bench: &Bench| bench.store.holds(&format!("{directory}/state"));
+    assert!(stays(&bench), "tasks may not have read it yet");
+    bench.command(Command::TriggerCheckpoint { id: "t".into() });
+    bench.acknowledge_all(2);
+    bench.pass(3_700_000);
+    assert!(stays(&bench), "it is the person's");
 }
