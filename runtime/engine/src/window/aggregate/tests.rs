@@ -110,7 +110,7 @@ fn rows_for_slices_that_were_added_already_count() {
 /// Where the memory is short totals are given up, and their part of it with them.
 #[test]
 fn totals_never_cost_a_job_its_memory() {
-    let memory = Arc::new(StateMemory::new(1 << 20));
+    let memory = Arc::new(StateMemory::new(1 << 24));
     let mut operator = opened(&HOP, AggregateKind::Count, &StateBackend::HashWithin(Arc::clone(&memory)));
     let rows: Vec<(i64, i64)> = (0..2000).map(|row| (row, 5)).collect();
     process(&mut operator, &rows);
